@@ -7,7 +7,7 @@ BIN   := .venv/bin
 STAMP := .venv/.made-from-the-lock
 LOCK  := requirements.lock
 # The tests of running services that `make check` has: fetches to answers, with links and without, leases, forgetting.
-QUICK := $(addprefix tests/integration/test_,exact.py forget.py frontier.py readme_crawler.py)
+QUICK := $(addprefix tests/integration/test_,exact.py forgetting.py frontier.py readme_crawler.py)
 
 # uv's cache and the repository are often on different file systems, where hard links fail.
 export UV_LINK_MODE ?= copy

@@ -1,8 +1,9 @@
 """OPIC in memory, for experiments on graphs of a hundred thousand pages and millions of reads.
 
 The rules are those of `opic.model.ledger`, in whole grains, so that the same reads end in the same amounts
-(tests/unit/test_opic_engine.py). What a crawl of a service adds is left out: URLs, classes of pages, pages that go
-away, shards. One rule is added, for the paper's synthetic graphs: the virtual page as one more link of each page.
+(tests/unit/experiments/test_opic_engine.py). What a crawl of a service adds is left out: URLs, classes of pages, pages
+that go away, shards. One rule is added, for the paper's synthetic graphs: the virtual page as one more link of each
+page.
 """
 
 from collections.abc import Callable

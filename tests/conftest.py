@@ -14,7 +14,7 @@ from kafka_server import Kafka, find_kafka
 from redis_cluster import Cluster
 from servers import Binary, Missing, Server
 
-pytest.register_assert_rewrite("sameness")  # What it asserts is explained where it fails, as in a test file.
+pytest.register_assert_rewrite("same_state")  # What it asserts is explained where it fails, as in a test file.
 
 IN_CI = bool(os.environ.get("CI"))
 SKIP_PREFIX = "wants a real server: "

@@ -22,7 +22,7 @@ from typing import Any
 
 from logs import PARTITION
 from repository import ROOT
-from sameness import small_blocks
+from same_state import small_blocks
 from servers import Server
 
 from opic.ingest import ShardWriter, Writer, worker

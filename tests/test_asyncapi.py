@@ -45,22 +45,22 @@ def decodes(value: object) -> bool:
 
 @examples(10_000)
 @given(events)
-def test_schema_takes_what_the_decoder_takes(value: dict[str, Any]) -> None:
+def test_schema_accepts_what_the_decoder_accepts(value: dict[str, Any]) -> None:
     assert decodes(value) == Validator(EVENT).is_valid(value)
 
 
-def test_schema_is_that_of_the_decoder() -> None:
+def test_schema_is_generated_from_the_decoder() -> None:
     assert DOCUMENT.read_text() == written(), "run: python tests/asyncapi_document.py"
 
 
-def test_examples_are_events() -> None:
+def test_examples_are_valid_events() -> None:
     payloads = [example["payload"] for example in MESSAGES["crawlEvent"]["examples"]]
     assert len(payloads) == 3
     assert all(map(decodes, payloads))
 
 
 @pytest.mark.parametrize("channel", ["crawlEvents", "deadLetters"])
-def test_references_lead_somewhere(channel: str) -> None:
+def test_references_resolve(channel: str) -> None:
     for message in DOCUMENTED["channels"][channel]["messages"].values():
         at: Any = DOCUMENTED
         for name in message["$ref"].removeprefix("#/").split("/"):

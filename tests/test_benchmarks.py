@@ -27,7 +27,7 @@ def suggested(check: Any, *rows: tuple[str, float, float]) -> list[Any]:
     return [check.Suggestion(url, f"crawler-{i}", since, until) for i, (url, since, until) in enumerate(rows)]
 
 
-def test_leases_one_after_the_other_are_no_violation(check: Any) -> None:
+def test_consecutive_leases_are_no_violation(check: Any) -> None:
     found = suggested(check, ("http://a.example/", 10.0, 20.0), ("http://a.example/", 20.0, 30.0))
     verdict = check.judge(found, 1.0, ())
     assert not verdict.violations
@@ -35,7 +35,7 @@ def test_leases_one_after_the_other_are_no_violation(check: Any) -> None:
     assert verdict.host_gap_min_s == 10.0
 
 
-def test_page_leased_while_its_lease_runs_is_seen(check: Any) -> None:
+def test_page_leased_while_its_lease_runs_is_detected(check: Any) -> None:
     found = suggested(check, ("http://a.example/", 15.0, 25.0), ("http://a.example/", 10.0, 20.0))
     (told,) = check.judge(found, 1.0, ()).violations
     assert told.startswith("http://a.example/: leased to crawler-1 until 20.0")
@@ -46,7 +46,7 @@ def test_page_that_events_read_may_be_leased_again(check: Any) -> None:
     assert not check.judge(found, 1.0, {"http://a.example/"}).violations
 
 
-def test_host_suggested_before_its_delay_is_seen(check: Any) -> None:
+def test_host_suggested_before_its_delay_is_detected(check: Any) -> None:
     found = suggested(check, ("http://a.example/1", 10.0, 20.0), ("http://a.example/2", 10.9, 20.0))
     assert check.judge(found, 1.0, ()).violations == ["a.example: suggested 0.900000 s after the last time"]
     assert not check.judge(found, 0.9, ()).violations

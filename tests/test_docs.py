@@ -71,7 +71,7 @@ def running() -> Iterator[Service]:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=relative)
-def test_every_relative_link_leads_somewhere(path: Path) -> None:
+def test_every_relative_link_resolves(path: Path) -> None:
     assert not dead_links(path)
 
 
@@ -91,7 +91,7 @@ def test_every_command_exists(path: Path) -> None:
     assert not [sentence for command in named for sentence in wrong(command)]
 
 
-def test_readme_asks_a_running_service() -> None:
+def test_readme_has_commands_to_run_and_installed_help_is_the_same() -> None:
     assert any(command.runs for command in commands(README))
     assert installed_help() == opic_help()
 
@@ -224,7 +224,7 @@ def wrong_call(node: ast.Call, namespace: dict[str, Any], objects: dict[str, Any
         yield f"{ast.unparse(node.func)}: {error}"
 
 
-def test_every_python_block_calls_what_there_is() -> None:
+def test_every_python_block_calls_existing_functions() -> None:
     blocks = [(path, block) for path in PAGES for block in fences(path, "python")]
     assert len(blocks) > 3
     assert [(relative(path), sentence) for path, block in blocks for sentence in wrong_python(block)] == []
@@ -270,7 +270,7 @@ def test_client_page_names_every_method(kind: type) -> None:
         ("Event(links=[])", "missing a required argument: 'url'"),
     ],
 )
-def test_python_call_that_does_not_exist_is_seen(call: str, complaint: str | None) -> None:
+def test_python_call_that_does_not_exist_is_detected(call: str, complaint: str | None) -> None:
     found = list(wrong_python(f"from opic.client import Client, Event\nwith Client() as client:\n    {call}\n"))
     assert not found if complaint is None else complaint in found[0]
 
@@ -278,7 +278,7 @@ def test_python_call_that_does_not_exist_is_seen(call: str, complaint: str | Non
 # The checks themselves.
 
 
-def test_dead_link_is_seen(tmp_path: Path) -> None:
+def test_dead_link_is_detected(tmp_path: Path) -> None:
     guide, other = tmp_path / "guide.md", tmp_path / "other.md"
     other.write_text("# The `opic` *heart*, twice!\n\n# The opic heart, twice\n\n<a id='x'></a><a id=\"here\"></a>\n")
     guide.write_text(
@@ -354,7 +354,7 @@ def test_commands_are_read_as_a_shell_reads_them(tmp_path: Path) -> None:
         ("opic replay examples/data/none.tsv.gz", "there is no examples/data/none.tsv.gz"),
     ],
 )
-def test_command_that_does_not_exist_is_seen(text: str, complaint: str) -> None:
+def test_command_that_does_not_exist_is_detected(text: str, complaint: str) -> None:
     assert any(complaint in sentence for sentence in wrong(Command(1, text)))
 
 
@@ -367,7 +367,7 @@ def test_command_that_does_not_exist_is_seen(text: str, complaint: str) -> None:
         ("curl -s http://127.0.0.1:1/", "exit 7, HTTP no answer"),
     ],
 )
-def test_request_that_fails_is_seen(service: Service, text: str, complaint: str) -> None:
+def test_failed_request_is_detected(service: Service, text: str, complaint: str) -> None:
     assert complaint in (service.run(Command(1, text)) or "")
 
 

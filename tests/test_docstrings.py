@@ -18,6 +18,6 @@ MODULES = [
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples_give_what_they_say(name: str) -> None:
+def test_examples_give_the_results_shown(name: str) -> None:
     result = doctest.testmod(import_module(name))
     assert not result.failed

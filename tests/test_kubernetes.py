@@ -4,7 +4,7 @@ import re
 import shlex
 from typing import Any
 
-import composed
+import compose_file
 import kubernetes_validate
 import pytest
 import yaml
@@ -32,7 +32,7 @@ def test_manifest_is_valid(name: str) -> None:
     kubernetes_validate.validate(FOUND[name], VERSION, strict=True)
 
 
-def test_misspelt_field_of_a_manifest_is_seen() -> None:
+def test_misspelt_field_of_a_manifest_is_detected() -> None:
     broken = yaml.safe_load(yaml.safe_dump(FOUND["Deployment/opic-worker"]))
     broken["spec"]["template"]["spec"]["containers"][0]["comand"] = ["worker"]
     with pytest.raises(kubernetes_validate.ValidationError, match="comand"):
@@ -40,7 +40,7 @@ def test_misspelt_field_of_a_manifest_is_seen() -> None:
 
 
 @pytest.mark.parametrize("name", PODS)
-def test_pod_is_held_in(name: str) -> None:
+def test_pod_has_limits_and_few_rights(name: str) -> None:
     pod = PODS[name]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] is True
@@ -57,14 +57,14 @@ def test_pod_is_held_in(name: str) -> None:
     assert probes >= ({"startupProbe", "readinessProbe"} if not name.startswith("Job/") else set())
 
 
-def test_images_are_those_of_compose() -> None:
-    of_compose = {service["image"] for service in composed.services().values()}
+def test_images_equal_those_of_compose() -> None:
+    of_compose = {service["image"] for service in compose_file.services().values()}
     assert {pod["containers"][0]["image"] for pod in PODS.values()} <= of_compose
     assert f"apache/kafka:{FOUND['Kafka/opic']['spec']['kafka']['version']}" in of_compose
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_commands_and_variables_are_ours(name: str) -> None:
+def test_commands_and_variables_exist(name: str) -> None:
     container = OURS[name]
     words = container.get("command") or ["opic", *container["args"]]
     line = words[2] if words[:2] == ["/bin/sh", "-c"] else shlex.join(words)
@@ -77,7 +77,7 @@ def test_commands_and_variables_are_ours(name: str) -> None:
     assert all(settings.shards_made % int(count) == 0 for count in partitions)
 
 
-def test_ports_of_probes_and_services_are_those_that_are_listened_on() -> None:
+def test_ports_of_probes_and_services_are_open() -> None:
     worker, endpoint = OURS["Deployment/opic-worker"], OURS["Deployment/opic-endpoint"]
     assert {one["name"]: one["value"] for one in worker["env"]}["OPIC_WORKER_PORT"] == "9100"
     assert worker["ports"] == [{"name": "metrics", "containerPort": 9100}]
@@ -114,7 +114,7 @@ def test_workers_are_scaled_by_the_lag_of_their_group_on_their_topic() -> None:
     assert brokers["spec"]["kafka"]["listeners"][0]["port"] == 9092
 
 
-def test_files_of_the_store_are_those_that_the_documents_give_it() -> None:
+def test_files_of_the_store_equal_those_in_the_documents() -> None:
     guide = (ROOT / "docs/guide/kubernetes.md").read_text()
     files = re.findall(r"--from-file=(\S+)", guide)
     assert {path.rsplit("/", 1)[1] for path in files} == {"redis.conf", "users.acl", "start.sh"}

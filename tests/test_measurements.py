@@ -135,7 +135,7 @@ def wrong_figures(row: Row, folder: Path = RESULTS) -> list[str]:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_figures_are_those_of_the_result_files(path: Path) -> None:
+def test_figures_equal_those_in_the_result_files(path: Path) -> None:
     assert [sentence for row in rows(path) if row.comments for sentence in wrong_figures(row)] == []
 
 
@@ -173,7 +173,7 @@ def test_each_result_file_that_is_used_has_its_benchmark_named() -> None:
         ("| a | 1 | `make demo` <!-- by hand --> |", None),
     ],
 )
-def test_figure_that_was_not_measured_is_seen(tmp_path: Path, line: str, complaint: str | None) -> None:
+def test_figure_that_was_not_measured_is_detected(tmp_path: Path, line: str, complaint: str | None) -> None:
     entries = [
         {"kind": "warm", "rate": 7647, "n": 0},
         {"kind": "cold", "rate": 20.4, "n": 1},
@@ -186,7 +186,7 @@ def test_figure_that_was_not_measured_is_seen(tmp_path: Path, line: str, complai
     assert not found if complaint is None else complaint in found[0]
 
 
-def test_errors_by_order_of_suggestions_are_those_of_the_result_file() -> None:
+def test_errors_by_order_of_suggestions_equal_those_in_the_result_file() -> None:
     found = result("reproduce/service-order.json")
     rows = [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
     text = (ROOT / "docs/guide/reproduce.md").read_text()

@@ -5,7 +5,7 @@ import shlex
 from itertools import pairwise
 
 import pytest
-from composed import services
+from compose_file import services
 from documents import Command, commands, parse, plain_text, program, spans, wrong_opic
 from prometheus_files import ROW, documented, metrics_in, names, rules
 from repository import ROOT
@@ -58,12 +58,12 @@ def test_each_alert_has_its_heading_and_each_heading_its_alert() -> None:
     assert headings("h3", "Alerts") == [rule["alert"] for rule in rules("alert")]
 
 
-def test_each_command_is_one_that_somebody_checks() -> None:
+def test_each_command_is_checked_by_a_test() -> None:
     assert [call for call in calls() if program(call) not in ("opic", *OTHERS)] == []
     assert sum(program(call) == "opic" for call in calls()) > 20
 
 
-def test_each_command_of_ours_exists_with_its_flags() -> None:
+def test_each_opic_command_exists_with_its_flags() -> None:
     ours = []
     for call in calls():
         if program(call) == "opic":
@@ -73,7 +73,7 @@ def test_each_command_of_ours_exists_with_its_flags() -> None:
     assert [sentence for call in ours for sentence in wrong_opic(call)] == []
 
 
-def test_each_service_that_compose_is_told_exists() -> None:
+def test_each_compose_service_exists() -> None:
     for call in calls():
         if program(call) == "docker":
             verb, words = of_compose(call)
@@ -109,7 +109,7 @@ def test_groups_of_commands_are_named_as_the_page_names_them() -> None:
     assert {command.name for command in letters_app.registered_commands} == {"list", "replay"}
 
 
-def test_what_a_worker_says_is_what_it_says() -> None:
+def test_quoted_messages_of_a_worker_exist_in_its_source() -> None:
     source = re.sub(r'"\s*f?"', "", re.sub(r"\s+", " ", (ROOT / "opic/ingest/writer.py").read_text()))
     for words in (
         "entries of shard",
@@ -124,6 +124,6 @@ def test_section_for_the_largest_crawl_is_there() -> None:
 
 
 @pytest.mark.parametrize("text", ["opic backup --slowly x", "opic topics remove", "opic dead-letters replay --all"])
-def test_command_that_does_not_exist_is_seen(text: str) -> None:
+def test_command_that_does_not_exist_is_detected(text: str) -> None:
     (call,) = Command(1, text).calls
     assert list(wrong_opic(call))

@@ -179,14 +179,14 @@ def server_only(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return installed(built, tmp_path_factory.mktemp("server") / "env", "[server]")
 
 
-def test_wheel_installs_one_package_and_nothing_beside_it(built: Path) -> None:
+def test_wheel_installs_one_package_and_nothing_else(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     with ZipFile(wheel) as files:
         tops = {name.partition("/")[0] for name in files.namelist()}
     assert tops == {"opic", f"opic-{PROJECT['version']}.dist-info"}
 
 
-def test_names_of_the_package_are_there_and_importing_it_imports_nothing(tmp_path: Path) -> None:
+def test_package_exports_its_names_and_imports_lazily(tmp_path: Path) -> None:
     program = """
 import opic, sys
 assert not {"httpx", "msgspec", "opic.client"} & set(sys.modules), "import opic is not cheap"
@@ -214,7 +214,7 @@ def test_worker_in_the_repository_without_its_packages_says_which_extra_to_insta
 
 
 @pytest.mark.slow
-def test_types_of_the_installed_package_are_seen(client_only: Path, tmp_path: Path) -> None:
+def test_types_of_the_installed_package_are_checked(client_only: Path, tmp_path: Path) -> None:
     (tmp_path / "crawler.py").write_text("from opic.client import Client\n\nn: str = Client().stats().known_pages\n")
     mypy = ["-m", "mypy", "--python-executable", client_only / "python", "crawler.py"]
     done = run(Path(sys.executable), *mypy, cwd=tmp_path)

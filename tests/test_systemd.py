@@ -13,7 +13,7 @@ import curls
 import httpx
 import pytest
 import redis
-from composed import BIN
+from compose_file import BIN
 from conftest import want_server, want_tool
 from kafka_server import CLUSTER_ID, Kafka
 from ports import free_ports
@@ -45,7 +45,7 @@ def entries(unit: str) -> list[tuple[str, str]]:
     return re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE)
 
 
-def test_setting_up_again_keeps_passwords_that_nobody_else_reads(tmp_path: Path) -> None:
+def test_second_setup_keeps_the_passwords_and_their_permissions(tmp_path: Path) -> None:
     assert "prepared" in prepared(tmp_path)
     files = [tmp_path / "etc/opic" / name for name in ("store.env", "opic.env")]
     before = [settings_of(file) for file in files]
@@ -56,14 +56,14 @@ def test_setting_up_again_keeps_passwords_that_nobody_else_reads(tmp_path: Path)
     assert [settings_of(file) for file in files] == before
 
 
-def test_page_names_units_and_files_that_there_are() -> None:
+def test_page_names_existing_units_and_files() -> None:
     for command in re.findall(r"^systemctl enable --now (.*)$", PAGE, re.MULTILINE):
         assert {re.sub(r"@\d", "@", name) + ".service" for name in command.split()} <= set(UNITS)
     variables = set(re.findall(r"\bSTORE_(?!CLI)\w+", (ROOT / "deploy/valkey/start.sh").read_text()))
     assert variables <= set(re.findall(r"\bSTORE_\w+", PAGE))
 
 
-def test_systemd_takes_the_units(tmp_path: Path) -> None:
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     tool = want_tool("systemd-analyze", "systemd")
     for name in UNITS:  # Their programs may not be here.
         text = re.sub(r"^ExecStart=\S+", f"ExecStart={shutil.which('true')}", (SYSTEMD / name).read_text(), flags=re.M)

@@ -138,7 +138,7 @@ def broken_directions(path: Path, root: Path = ROOT) -> list[str]:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=relative)
-def test_imports_go_one_way(path: Path) -> None:
+def test_imports_follow_the_table(path: Path) -> None:
     assert not broken_directions(path)
 
 
@@ -149,7 +149,7 @@ def test_replica_decides_and_applies_without_a_store() -> None:
     assert not found
 
 
-def test_table_names_only_its_own_rows_and_every_row_is_there() -> None:
+def test_table_names_only_its_own_rows_and_every_folder_has_one() -> None:
     named = {name for row in MAY_IMPORT.values() for name in row}
     assert named <= MAY_IMPORT.keys()
     assert {row_of(module_name(path)) for path in MODULES} == MAY_IMPORT.keys()
@@ -173,7 +173,7 @@ def test_table_names_only_its_own_rows_and_every_row_is_there() -> None:
         ("opic/novel.py", "import math", "novel.py is not in MAY_IMPORT: add a row for 'novel'"),
     ],
 )
-def test_import_against_the_table_is_seen(tmp_path: Path, file: str, source: str, complaint: str | None) -> None:
+def test_import_against_the_table_is_detected(tmp_path: Path, file: str, source: str, complaint: str | None) -> None:
     for name in ("opic/model/ledger.py", "opic/frontier.py", "opic/store/keys.py", "opic/store/shard.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
@@ -213,11 +213,11 @@ def orphans_in(graph: Mapping[str, set[str]], others: Iterable[str] = ()) -> lis
     return sorted(graph.keys() - used - packages)
 
 
-def test_modules_import_in_no_circle() -> None:
+def test_modules_have_no_import_cycle() -> None:
     assert cycle_in(import_graph(ROOT, MODULES)) == []
 
 
-def test_every_module_is_imported_by_somebody() -> None:
+def test_every_module_is_imported_somewhere() -> None:
     consumers = [
         path for path in repository_files() if relative(path).startswith("consumers/") and path.suffix == ".py"
     ]
@@ -225,7 +225,7 @@ def test_every_module_is_imported_by_somebody() -> None:
     assert orphans_in(import_graph(ROOT, MODULES), [*outside, *ENTRY_POINTS]) == []
 
 
-def test_circle_and_orphan_are_seen(tmp_path: Path) -> None:
+def test_cycle_and_orphan_are_detected(tmp_path: Path) -> None:
     sources = {
         "opic/a.py": "from opic import b",
         "opic/b.py": "def f():\n    from opic.c import g",
@@ -260,7 +260,7 @@ def against_the_map(files: list[str], graph: Mapping[str, set[str]]) -> list[str
     ]
 
 
-def test_file_map_is_the_tree_and_nobody_imports_what_stands_below() -> None:
+def test_file_map_lists_the_tree_and_no_module_imports_one_below_it() -> None:
     files = mapped((ROOT / "docs/architecture.md").read_text())
     assert len(files) == len(set(files))
     wanted = {relative(path) for path in SOURCES if path.name != "__init__.py"}
@@ -288,7 +288,7 @@ def test_table_of_folders_in_the_document_is_the_one_here() -> None:
     }
 
 
-def test_import_against_the_map_is_seen() -> None:
+def test_import_against_the_map_is_detected() -> None:
     files = mapped("| `opic/errors.py` | a |\n| `opic/model/cash.py` | b |\n")
     assert files == ["opic/errors.py", "opic/model/cash.py"]
     assert against_the_map(files, {"opic.model.cash": {"opic.errors"}}) == []
@@ -297,7 +297,7 @@ def test_import_against_the_map_is_seen() -> None:
     ]
 
 
-def test_each_stop_of_the_walks_exists_and_they_are_short() -> None:
+def test_each_step_of_the_walks_exists_and_walks_are_short() -> None:
     text = (ROOT / "docs/architecture.md").read_text()
     walks = re.findall(r"^### (The way of .+?)\n(.+?)(?=^##)", text, re.MULTILINE | re.DOTALL)
     assert len(walks) == 2
@@ -336,7 +336,7 @@ def test_functions_are_short(path: Path) -> None:
     ("name", "first", "line", "last"),
     [("a.py", "def f():", "    pass", ""), ("a.lua", "local function f()", "  x()", "end")],
 )
-def test_long_function_is_seen(tmp_path: Path, name: str, first: str, line: str, last: str) -> None:
+def test_long_function_is_detected(tmp_path: Path, name: str, first: str, line: str, last: str) -> None:
     (tmp_path / name).write_text("\n".join([first, *[line] * FUNCTION_LINES_MAX, last, ""]))
     assert long_functions(tmp_path / name) == [f"{name}: f has {FUNCTION_LINES_MAX + 1 + bool(last)} lines"]
 
@@ -355,7 +355,7 @@ def test_no_two_classes_share_a_name() -> None:
     assert names_of_two({relative(path): path.read_text() for path in [*MODULES, *CONSUMERS]}) == []
 
 
-def test_second_class_of_a_name_is_seen() -> None:
+def test_second_class_of_a_name_is_detected() -> None:
     sources = {
         "opic/a.py": "class Batch: ...",
         "opic/b.py": "def f():\n    class Batch: ...",
@@ -392,7 +392,7 @@ def test_constant_of_the_same_name_in_lua_and_python_is_the_same() -> None:
                 assert {int(value.replace("_", ""))} == defined[name], f"{relative(path)}: {name}"
 
 
-def test_functions_of_the_library_bear_the_number_of_the_format() -> None:
+def test_functions_of_the_library_are_named_with_the_format_number() -> None:
     from opic.store.keys import FORMAT
 
     names = [
@@ -402,7 +402,7 @@ def test_functions_of_the_library_bear_the_number_of_the_format() -> None:
     assert all(name.startswith(f"opic_{FORMAT}_") for name in names)
 
 
-def test_constant_that_differs_is_seen(tmp_path: Path) -> None:
+def test_constant_that_differs_is_detected(tmp_path: Path) -> None:
     (tmp_path / "a.lua").write_text("local DAY = 86400  -- Seconds.\n")
     (tmp_path / "a.py").write_text("DAY: Final = 86_401\n")
     assert constant_of(tmp_path / "a.lua", "DAY") != constant_of(tmp_path / "a.py", "DAY")
@@ -470,7 +470,7 @@ def test_importing_opic_opens_no_connection_and_reads_no_environment() -> None:
     assert watched_import(ROOT / "opic", modules) == ""
 
 
-def test_import_that_reads_the_environment_is_seen(tmp_path: Path) -> None:
+def test_import_that_reads_the_environment_is_detected(tmp_path: Path) -> None:
     package = tmp_path / "sample"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -510,7 +510,7 @@ def test_library_logs_and_does_not_print(path: Path) -> None:
     assert not prints or relative(path).startswith(MAY_PRINT), f"{relative(path)} prints on lines {prints}"
 
 
-def test_no_file_names_a_folder_of_somebodys_machine() -> None:
+def test_no_file_contains_a_path_of_a_private_machine() -> None:
     private = re.compile(rf"(?<![\w.$}}-])/(?:{'|'.join(PRIVATE_FOLDERS)})/")
     found = []
     for path in repository_files():

@@ -156,7 +156,7 @@ def number(page: Page, where: str) -> int:
     return int(page.inner_text(where).replace(",", ""))
 
 
-def test_it_loads_without_a_complaint_and_asks_nobody_else(watched: Watched, service: Service) -> None:
+def test_console_loads_without_errors_and_calls_no_other_host(watched: Watched, service: Service) -> None:
     watched.loaded()
     assert (watched.complaints, watched.bad) == ([], [])
     assert {urlsplit(url).netloc for url in watched.requests} == {urlsplit(service.url).netloc}
@@ -165,7 +165,7 @@ def test_it_loads_without_a_complaint_and_asks_nobody_else(watched: Watched, ser
     )
 
 
-def test_it_shows_what_the_calls_say(watched: Watched, service: Service) -> None:
+def test_console_shows_what_the_api_answers(watched: Watched, service: Service) -> None:
     page, stats = watched.loaded(), service.get("/v1/stats").json()
     assert (number(page, "#known"), number(page, "#read")) == (stats["known_pages"], stats["read_pages"])
     top = service.get("/v1/top", n="3").json()["pages"]
@@ -185,7 +185,7 @@ def test_the_audit_is_shown_to_the_grain(watched: Watched, service: Service) -> 
     assert page.locator("#shard-rows tr").count() == SHARDS
 
 
-def test_what_looks_like_a_number_in_a_text_stays_a_text(watched: Watched) -> None:
+def test_digits_inside_a_string_stay_a_string(watched: Watched) -> None:
     text = (
         '{"a":["x:12345678901234567890,",9007199254740993,-9007199254740993,0.12345678901234567,1.5e30],"b\\"1":"\\\\"}'
     )
@@ -230,7 +230,7 @@ def test_a_search_shows_score_reasons_and_history(watched: Watched, service: Ser
     assert "h + r with h = " in page.inner_text("#why")
 
 
-def test_a_refused_event_is_told_of_with_its_page(watched: Watched, service: Service) -> None:
+def test_a_refused_event_is_shown_with_its_page(watched: Watched, service: Service) -> None:
     url = "http://refused.example/"
     service.post("/v1/seeds", {"urls": [url]}).raise_for_status()
     (leased,) = service.post("/v1/next", {"n": 1, "domain": "refused.example"}).raise_for_status().json()["pages"]
@@ -394,7 +394,7 @@ def test_hostile_text_is_shown_as_text(watched: Watched, service: Service) -> No
     assert watched.complaints == []
 
 
-def test_links_lead_out_to_the_web_only(watched: Watched) -> None:
+def test_links_lead_to_the_web_only(watched: Watched) -> None:
     found = watched.page.evaluate(
         "async (urls) => { const { linkOut } = await import('/console/show.js');"
         " return urls.map((url) => linkOut(url)?.getAttribute('href') ?? null); }",
@@ -410,7 +410,7 @@ def test_links_lead_out_to_the_web_only(watched: Watched) -> None:
     assert found == ["https://a.example/", None, None, None, None, None]
 
 
-def test_it_says_that_the_service_is_away_and_recovers_by_itself(browser: Browser, tmp_path: Path) -> None:
+def test_console_says_that_the_service_is_unavailable_and_recovers_by_itself(browser: Browser, tmp_path: Path) -> None:
     with running(tmp_path / "data", tmp_path / "serve.log", host_delay_seconds=0) as own:
         own.post("/v1/events", {"url": "http://a.example/"})
         own.settle()
@@ -429,7 +429,7 @@ def test_it_says_that_the_service_is_away_and_recovers_by_itself(browser: Browse
             assert watched.page.is_hidden("#trouble")
 
 
-def test_it_says_that_the_store_is_away(browser: Browser, tmp_path: Path) -> None:
+def test_console_says_that_the_store_is_unavailable(browser: Browser, tmp_path: Path) -> None:
     with (
         running(tmp_path / "data", tmp_path / "serve.log", host_delay_seconds=0) as own,
         watching(browser, own.url) as watched,
@@ -475,7 +475,7 @@ def test_the_token_is_asked_for_sent_and_kept_for_the_tab_only(browser: Browser,
         assert page.inner_text("#known") == "–"
 
 
-def test_it_asks_nothing_while_nobody_looks(watched: Watched) -> None:
+def test_console_makes_no_calls_while_paused_or_hidden(watched: Watched) -> None:
     page = watched.loaded()
     page.click("#pause")
     watched.text("#state-text", "Paused")
@@ -505,7 +505,7 @@ FOCUS = """() => {
 }"""
 
 
-def test_all_of_it_is_reached_and_used_by_keyboard_alone(watched: Watched) -> None:
+def test_console_is_usable_by_keyboard_alone(watched: Watched) -> None:
     page = watched.loaded()
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
@@ -572,7 +572,7 @@ OVERFLOWING = """() => [...document.querySelectorAll("td.n, th.n")]
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", SCREENS)
-def test_it_fits_the_screen_and_is_readable(
+def test_console_fits_the_screen_and_is_readable(
     browser: Browser, service: Service, scheme: str, size: dict[str, int], tmp_path: Path
 ) -> None:
     with watching(browser, service.url, viewport=size, color_scheme=scheme) as watched:
@@ -599,7 +599,7 @@ def test_it_fits_the_screen_and_is_readable(
         assert watched.complaints == []
 
 
-def test_nothing_moves_for_whoever_wants_no_motion(browser: Browser, service: Service) -> None:
+def test_nothing_moves_where_reduced_motion_is_preferred(browser: Browser, service: Service) -> None:
     with watching(browser, service.url, reduced_motion="reduce") as watched:
         page = watched.page
         assert page.evaluate("document.getAnimations().length") == 0
@@ -607,6 +607,6 @@ def test_nothing_moves_for_whoever_wants_no_motion(browser: Browser, service: Se
         assert page.evaluate("document.getAnimations().length") == 0
 
 
-def test_without_scripts_it_says_where_the_answers_are(browser: Browser, service: Service) -> None:
+def test_without_scripts_the_page_says_where_the_answers_are(browser: Browser, service: Service) -> None:
     with watching(browser, service.url, java_script_enabled=False) as watched:
         expect(watched.page.locator("noscript a").first).to_have_attribute("href", "v1/stats")

@@ -89,7 +89,7 @@ def test_call_without_the_token_is_refused_and_with_it_every_example_is_answered
     assert set(PLAIN) < answers.keys()
 
 
-def test_examples_show_what_came_of_the_ones_before(page: Page, service: Service) -> None:
+def test_examples_show_the_effects_of_earlier_examples(page: Page, service: Service) -> None:
     headers = {"Authorization": f"Bearer {TOKEN}"}
 
     def get(path: str) -> Any:

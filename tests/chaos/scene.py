@@ -21,7 +21,7 @@ from kafka_server import Kafka
 from ports import free_port
 from processes import WORKER, Service, children_of, command_of, environment, wait_until
 from repository import ROOT
-from sameness import assert_same
+from same_state import assert_same
 from servers import Binary, find_server
 
 from chaos.bank import expected_of, inspect, links_shown, lost_and_doubled

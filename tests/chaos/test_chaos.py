@@ -37,7 +37,9 @@ LOG = [record(i, PAGES[i % 6], [PAGES[(i + k) % 6] for k in (1, 2, 4)], fetched_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
-def test_every_effect_is_there_once_whatever_breaks(request: pytest.FixtureRequest, tmp_path: Path, world: str) -> None:
+def test_every_event_takes_effect_once_whatever_breaks(
+    request: pytest.FixtureRequest, tmp_path: Path, world: str
+) -> None:
     kafka: Kafka | None = request.getfixturevalue("kafka") if WORLDS[world].feed == "kafka" else None
     print(f"seed {SEED}")
     report = run([WORLDS[world]], SEED, SPELL_SECONDS, kafka, tmp_path)
@@ -58,7 +60,7 @@ def lease(begun: float, until: float, ended: float | None = None, url: str = "ht
     return LeaseNote(url, "a crawler", "token", begun, until, ended)
 
 
-def test_a_page_is_leased_twice_only_while_its_lease_runs_and_nobody_ended_it() -> None:
+def test_a_second_lease_is_detected_only_while_the_first_one_runs() -> None:
     assert leased_twice([lease(0, 10), lease(10, 20), lease(10, 20, url="http://w1.e1.net/2")]) == []
     assert leased_twice([lease(0, 10, ended=4), lease(4, 20)]) == []
     assert len(leased_twice([lease(0, 10), lease(9, 20)])) == 1
@@ -71,14 +73,14 @@ def test_a_failed_call_counts_only_while_the_store_is_up() -> None:
     assert failed_while_up(calls, [(5, 8)]) == [calls[0], calls[2]]
 
 
-def test_a_missing_in_link_is_seen() -> None:
+def test_a_missing_in_link_is_detected() -> None:
     links = {"http://a.org/": {"http://b.org/", "http://c.org/"}, "http://b.org/": set[str]()}
     rng = random.Random(1)
     assert inlinks_wrong("it", lambda url: links[url], links, rng) == []
     assert len(inlinks_wrong("it", lambda url: links[url] - {"http://c.org/"}, links, rng)) == 1
 
 
-def test_pagerank_of_the_inspector_is_that_of_networkx() -> None:
+def test_pagerank_of_the_inspector_equals_networkx() -> None:
     graph = nx.gnp_random_graph(40, 0.1, seed=3, directed=True)
     graph.remove_edges_from(list(graph.edges(range(5))))  # Pages without links.
     ends = np.array(list(graph.edges()))
@@ -86,7 +88,7 @@ def test_pagerank_of_the_inspector_is_that_of_networkx() -> None:
     assert dict(enumerate(found)) == pytest.approx(nx.pagerank(graph, 0.85, tol=1e-13, max_iter=1_000), abs=1e-12)
 
 
-def test_importance_further_from_pagerank_than_its_bound_is_seen() -> None:
+def test_importance_further_from_pagerank_than_its_bound_is_detected() -> None:
     truth = {"http://a.org/": 0.75, "http://b.org/": 0.25}
     near = {"http://a.org/": 0.752, "http://b.org/": 0.248, "http://gone.org/": 0.0}
     assert importance_wrong("it", near, 0.005, truth) == []
@@ -107,7 +109,7 @@ def crawl(valkey: Server) -> Crawl:
     return found
 
 
-def test_inspector_sees_an_event_that_took_effect_twice(crawl: Crawl) -> None:
+def test_inspector_detects_an_event_that_took_effect_twice(crawl: Crawl) -> None:
     writer = Writer(crawl)
     writer.apply("another/0", LOG[:1])
     while writer.deliver():
@@ -116,13 +118,13 @@ def test_inspector_sees_an_event_that_took_effect_twice(crawl: Crawl) -> None:
     assert lost_and_doubled(crawl, expected_of(LOG)) == (0, 1)
 
 
-def test_inspector_sees_an_event_that_is_lost(crawl: Crawl) -> None:
+def test_inspector_detects_a_lost_event(crawl: Crawl) -> None:
     missing = record(60, PAGES[0], fetched_at=1.7e9)
     assert any("by 11 events" in text for text in inspect(crawl, expected_of([*LOG, missing])))
     assert lost_and_doubled(crawl, expected_of([*LOG, missing])) == (1, 0)
 
 
-def test_inspector_sees_a_grain_on_the_wrong_page(crawl: Crawl) -> None:
+def test_inspector_detects_a_grain_on_the_wrong_page(crawl: Crawl) -> None:
     """Though the books balance, in the checkpoint."""
     shard = next(shard for shard in crawl.shards if shard.books().live > 1)
     ShardWriter(shard).checkpoint()
@@ -132,7 +134,7 @@ def test_inspector_sees_a_grain_on_the_wrong_page(crawl: Crawl) -> None:
     assert sum("was sent" in text for text in inspect(Crawl(crawl.shards), expected_of(LOG))) == 2
 
 
-def test_inspector_sees_cash_that_does_not_arrive(crawl: Crawl) -> None:
+def test_inspector_detects_cash_that_does_not_arrive(crawl: Crawl) -> None:
     writer = Writer(crawl)
     more = [record(60, PAGES[0], PAGES, fetched_at=1.7e9)]
     writer.apply(PARTITION, more)

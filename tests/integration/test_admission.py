@@ -91,7 +91,7 @@ def test_pages_are_judged_once_as_they_become_known(
     assert sorted(judged) == sorted(pages)
 
 
-def test_rules_decide_before_shapes_and_hold_at_once(crawled: Crawled, pages: list[str]) -> None:
+def test_rules_take_precedence_over_traps_and_apply_at_once(crawled: Crawled, pages: list[str]) -> None:
     crawled.seed(*pages)
     other = Admission(crawled.crawl)
     crawled.put(rules=[{"effect": "allow", "domain": "h0.example"}, {"effect": "deny", "path": "/a$", "note": "no"}])
@@ -109,7 +109,7 @@ def test_rules_decide_before_shapes_and_hold_at_once(crawled: Crawled, pages: li
     assert crawled.admission.counts(snapshot)["round"] == 0
 
 
-def test_another_endpoint_goes_by_new_rules_once_it_looks(
+def test_another_endpoint_follows_new_rules_after_its_next_check(
     crawled: Crawled, pages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = crawled.seed(*pages)
@@ -121,7 +121,7 @@ def test_another_endpoint_goes_by_new_rules_once_it_looks(
     assert not is_shut(other.verdicts(snapshot)).any()
 
 
-def test_why_tells_of_traps_what_was_too_much(crawled: Crawled, pages: list[str]) -> None:
+def test_why_says_which_trap_threshold_was_exceeded(crawled: Crawled, pages: list[str]) -> None:
     crawled.put(traps={"dates": 2})
     days = [f"http://h1.example/day/2020-01-0{day}" for day in range(1, 5)]
     crawled.seed(*days)
@@ -163,7 +163,7 @@ def test_a_large_host_has_half_of_the_last_suggestions_while_others_have_some(cr
     assert having(crawled, [big] * WINDOW) == [True] * WINDOW
 
 
-def test_one_choice_counts_what_it_took_and_nothing_else(crawled: Crawled) -> None:
+def test_ration_counts_only_the_suggestions_that_were_taken(crawled: Crawled) -> None:
     crawled.put(traps={"host_pages": 10})
     snapshot = crawled.seed(*(f"http://big.example/{n}" for n in range(11)), "http://small.example/")
     big = snapshot.table.number("big.example") or 0
@@ -176,7 +176,7 @@ def test_one_choice_counts_what_it_took_and_nothing_else(crawled: Crawled) -> No
     assert int(ration.fit(asked).sum()) == 5
 
 
-def test_a_site_that_nobody_pays_for_has_outgrown_the_others(crawled: Crawled, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_site_without_cash_from_others_has_outgrown_them(crawled: Crawled, monkeypatch: pytest.MonkeyPatch) -> None:
     crawled.put(traps={"site_reads": 5})
     traps = [f"http://t{n}.trap.example/" for n in range(8)]
     good = [f"http://w{n}.good.example/" for n in range(8)]
@@ -206,7 +206,7 @@ def test_a_site_that_nobody_pays_for_has_outgrown_the_others(crawled: Crawled, m
     assert having(crawled, [snapshot.table.number("t99.trap.example") or 0]) == [False]
 
 
-def test_hosts_that_become_known_while_groups_are_looked_up_have_theirs_the_next_time(
+def test_hosts_that_become_known_during_a_lookup_of_groups_are_grouped_the_next_time(
     crawled: Crawled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another thread lets the replica follow between two looks at how many hosts there are."""
@@ -231,7 +231,7 @@ def test_hosts_that_become_known_while_groups_are_looked_up_have_theirs_the_next
         ]
 
 
-def test_hosts_that_were_weighed_by_former_rules_are_weighed_again_at_once(
+def test_hosts_judged_by_former_rules_are_judged_again_at_once(
     crawled: Crawled, pages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread may finish after the rules changed: what it found, and when, counts for nothing."""

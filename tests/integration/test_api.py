@@ -198,7 +198,7 @@ def test_an_accepted_event_takes_effect(api: Api) -> None:
     assert api.importance("http://two.example/")["reads"] == 0
 
 
-def test_good_elements_of_an_array_are_taken_and_the_others_listed(api: Api) -> None:
+def test_good_elements_of_an_array_are_accepted_and_the_others_listed(api: Api) -> None:
     before = api.settle()
     good = '{"url":"http://mixed.example/%d"}'
     bad = ["7", '{"url":"/about"}', '{"url":"http://a.example/\\ud800"}', DEEP_EVENT]
@@ -210,7 +210,7 @@ def test_good_elements_of_an_array_are_taken_and_the_others_listed(api: Api) -> 
     assert api.settle()["read_pages"] - before["read_pages"] == 2
 
 
-def test_lines_are_taken_one_by_one_and_blank_ones_do_not_count(api: Api) -> None:
+def test_lines_are_accepted_one_by_one_and_blank_ones_do_not_count(api: Api) -> None:
     before = api.settle()
     lines = b'\n{"url":"http://lines.example/1"}\r\n\n  \nnot json\n{"url":"http://lines.example/\xff"}\n'
     answer = api.client.post("/v1/events", content=lines + b'{"url":"http://lines.example/2"}', headers=NDJSON)
@@ -221,7 +221,7 @@ def test_lines_are_taken_one_by_one_and_blank_ones_do_not_count(api: Api) -> Non
 
 
 @pytest.mark.parametrize("kind", ["application/msgpack", "application/x-msgpack", "application/vnd.msgpack"])
-def test_packed_events_are_taken_as_those_in_json(api: Api, kind: str) -> None:
+def test_packed_events_are_accepted_like_those_in_json(api: Api, kind: str) -> None:
     before = api.settle()
     events = [{"url": f"http://packed.example/{kind}", "links": ["http://packed.example/é"]}, 7, {"url": b"http://a/"}]
     answer = api.client.post("/v1/events", content=msgpack.packb(events), headers={"content-type": kind})
@@ -240,7 +240,7 @@ def test_packed_events_are_taken_as_those_in_json(api: Api, kind: str) -> None:
     problem(api.client.post("/v1/seeds", content=b"\x80", headers={"content-type": kind}), 415, "application/json")
 
 
-def test_an_empty_array_is_taken(api: Api) -> None:
+def test_an_empty_array_is_accepted(api: Api) -> None:
     assert api.client.post("/v1/events", json=[]).json() == {"accepted": 0, "rejected": []}
 
 
@@ -309,7 +309,7 @@ NOT_JSON: dict[str, str | bytes] = {
 
 @pytest.mark.parametrize("path", ["/v1/events", "/v1/seeds"])
 @pytest.mark.parametrize("body", NOT_JSON.values(), ids=NOT_JSON)
-def test_what_is_not_json_is_said_to_be_none(api: Api, body: str | bytes, path: str) -> None:
+def test_a_body_that_is_not_json_is_refused_as_such(api: Api, body: str | bytes, path: str) -> None:
     found = problem(api.client.post(path, content=body, headers=AS_JSON), 400)
     assert found["type"] == "urn:opic:problem:not-json"
 
@@ -330,7 +330,7 @@ def test_what_is_not_json_is_said_to_be_none(api: Api, body: str | bytes, path: 
         ({"content-type": "application/json", "idempotency-key": b"caf\xe9"}, 422, "1 to 255 printable ASCII"),
     ],
 )
-def test_a_body_that_is_not_taken_is_refused_with_what_is(
+def test_an_unsupported_body_type_is_refused_with_the_supported_ones(
     api: Api, headers: dict[str, str], status: int, word: str
 ) -> None:
     problem(api.client.post("/v1/events", content=b'{"url":"http://a.example/"}', headers=headers), status, word)
@@ -376,7 +376,7 @@ def test_a_large_body_is_refused_before_it_is_read(api: Api) -> None:
             assert wire.recv(100).startswith(b"HTTP/1.1 %s " % status)
 
 
-def test_limits_are_those_of_the_settings(narrow: Api) -> None:
+def test_limits_come_from_the_settings(narrow: Api) -> None:
     post, get = narrow.client.post, narrow.client.get
     problem(post("/v1/events", json={"url": "http://a.example/" + "a" * 50}), 422, "OPIC_MAX_URL_BYTES 64")
     many = {"url": "http://a.example/", "links": [f"http://b.example/{n}" for n in range(5)]}
@@ -388,7 +388,7 @@ def test_limits_are_those_of_the_settings(narrow: Api) -> None:
     problem(get("/v1/top", params={"n": 6}), 422, "n=6 is over OPIC_MAX_N 5")
 
 
-def test_a_backlog_that_is_full_is_said_to_be(service: EmbeddedService) -> None:
+def test_a_full_backlog_is_reported(service: EmbeddedService) -> None:
     with with_settings(service, max_lag=2) as served:
         answer = served.events(*[f"http://full.example/{n}" for n in range(3)])
         problem(answer, 503, "OPIC_MAX_LAG")
@@ -407,7 +407,7 @@ def test_seeds_become_known_at_once(api: Api) -> None:
     assert api.client.post("/v1/seeds", json={"urls": []}).json() == {"known": 0, "new": 0}
 
 
-def test_bad_seeds_are_listed_and_the_others_taken(api: Api) -> None:
+def test_bad_seeds_are_listed_and_the_others_accepted(api: Api) -> None:
     before = api.settle()
     urls = ["/about", "http://seed.example/9", "http://seed.example/9#again", "mailto:a@b.example"]
     answer = api.client.post("/v1/seeds", json={"urls": urls})
@@ -429,7 +429,7 @@ def test_single_bad_seed_is_refused(api: Api) -> None:
 
 
 @pytest.mark.parametrize("trust", ["-1", "1e10", "NaN", '"1"', "Infinity"])
-def test_trust_that_is_no_weight_is_refused_and_no_seed_gets_in(api: Api, trust: str) -> None:
+def test_invalid_trust_is_refused_and_no_seed_is_added(api: Api, trust: str) -> None:
     before = api.settle()
     body = f'{{"urls": ["http://untrusted.example/"], "trust": {trust}}}'
     answer = api.client.post("/v1/seeds", content=body, headers={"content-type": "application/json"})
@@ -437,7 +437,7 @@ def test_trust_that_is_no_weight_is_refused_and_no_seed_gets_in(api: Api, trust:
     assert api.settle()["known_pages"] == before["known_pages"]
 
 
-def test_a_page_is_handed_to_one_crawler_until_its_lease_is_given_back(api: Api) -> None:
+def test_a_page_is_leased_to_one_crawler_until_it_is_released(api: Api) -> None:
     urls = [f"http://{name}.lease.example/" for name in "abc"]
     api.client.post("/v1/seeds", json={"urls": urls})
     api.settle()
@@ -463,7 +463,7 @@ def test_a_page_is_handed_to_one_crawler_until_its_lease_is_given_back(api: Api)
     assert len({p["lease"] for p in again} | {p["lease"] for p in pages}) == len(again) + len(pages)
 
 
-def test_a_look_at_the_frontier_leases_nothing(api: Api) -> None:
+def test_peeking_at_the_frontier_leases_nothing(api: Api) -> None:
     api.client.post("/v1/seeds", json={"urls": ["http://look.example/a", "http://b.look.example/"]}).raise_for_status()
     for _ in range(2):
         shown = api.client.get("/v1/frontier", params={"domain": "look.example", "n": 5}).raise_for_status().json()
@@ -480,7 +480,7 @@ def test_a_look_at_the_frontier_leases_nothing(api: Api) -> None:
         problem(api.client.get("/v1/frontier", params=wrong), 422)
 
 
-def test_how_hosts_are_spared_is_set_and_shown(api: Api) -> None:
+def test_politeness_of_hosts_is_set_and_shown(api: Api) -> None:
     before = api.client.get("/v1/politeness").raise_for_status().json()
     assert (before["host_delay_seconds"], before["host_in_flight"], before["hosts"]) == (0.0, None, {})
     hosts = {
@@ -503,13 +503,13 @@ def test_how_hosts_are_spared_is_set_and_shown(api: Api) -> None:
     problem(api.client.post("/v1/next", json={"crawl_delays": {"a.example": -1}}), 422)
 
 
-def test_nothing_to_fetch_says_when_to_come_back(api: Api) -> None:
+def test_an_empty_answer_says_when_to_come_back(api: Api) -> None:
     answer = api.client.post("/v1/next", json={"n": 1, "crawler": "c", "domain": "no-such.example"}).json()
     assert answer["pages"] == []
     assert answer["retry_after"] > 0
 
 
-def test_empty_answer_says_what_holds_pages_back_and_when_waiting_is_in_vain(api: Api) -> None:
+def test_an_empty_answer_says_what_holds_pages_back_and_whether_the_crawl_is_exhausted(api: Api) -> None:
     names = ["a.wait.example", "b.wait.example"]
     api.client.post("/v1/seeds", json={"urls": [f"http://{name}/" for name in (*names, "c.wait.example")]})
 
@@ -533,7 +533,7 @@ def test_empty_answer_says_what_holds_pages_back_and_when_waiting_is_in_vain(api
     problem(api.client.post("/v1/next", json={"domains": ["a.example"] * 101}), 422, "domains")
 
 
-def test_busy_hosts_are_passed_over(api: Api) -> None:
+def test_busy_hosts_are_skipped(api: Api) -> None:
     api.client.post("/v1/seeds", json={"urls": ["http://busy.pass.example/", "http://idle.pass.example/"]})
     api.settle()
     asked = {"n": 5, "crawler": "c", "domain": "pass.example", "busy_hosts": ["busy.pass.example"]}
@@ -541,14 +541,14 @@ def test_busy_hosts_are_passed_over(api: Api) -> None:
     assert [page["url"] for page in pages] == ["http://idle.pass.example/"]
 
 
-def test_a_lease_that_is_over_is_none_to_end_and_a_text_that_is_none_is_refused(api: Api) -> None:
+def test_releasing_an_ended_lease_does_nothing_and_a_malformed_one_is_refused(api: Api) -> None:
     over = "0-1-1700000000000000"
     assert api.client.post("/v1/release", json={"leases": [over]}).json() == {"released": 0}
     assert api.client.post("/v1/release", json={"leases": []}).json() == {"released": 0}
     problem(api.client.post("/v1/release", json={"leases": [over, "nonsense"]}), 422, "'nonsense' is not a lease")
 
 
-def test_next_needs_no_wish(api: Api) -> None:
+def test_next_needs_no_parameters(api: Api) -> None:
     answer = api.client.post("/v1/next", json={})
     assert answer.status_code == 200
     assert len(answer.json()["pages"]) <= 10
@@ -602,7 +602,7 @@ BAD_ASKED: dict[str, tuple[str, object, str]] = {
 
 
 @pytest.mark.parametrize(("path", "body", "word"), BAD_ASKED.values(), ids=BAD_ASKED)
-def test_what_can_not_be_asked_is_refused_with_the_field(api: Api, path: str, body: object, word: str) -> None:
+def test_an_invalid_request_is_refused_with_its_field(api: Api, path: str, body: object, word: str) -> None:
     found = problem(api.client.post(path, json=body), 422, word)
     assert found["type"] in ("urn:opic:problem:bad-input", "urn:opic:problem:bad-url")
     if ": " in word:
@@ -610,7 +610,7 @@ def test_what_can_not_be_asked_is_refused_with_the_field(api: Api, path: str, bo
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
-def test_a_number_that_is_none_is_refused_everywhere(api: Api, value: str) -> None:
+def test_nan_and_infinity_are_refused_everywhere(api: Api, value: str) -> None:
     bodies = {
         "/v1/next": '{"n":1,"crawler":"c","lease_seconds":%s}',
         "/v1/importance": '{"urls":[],"window":%s}',
@@ -624,7 +624,7 @@ def test_a_number_that_is_none_is_refused_everywhere(api: Api, value: str) -> No
     "body",
     ['{"urls":["\\ud800"]}', '{"urls":["http://a.example/\\udfff"]}', b'{"urls":["\xff"]}', f'{{"urls":{DEEP}}}'],
 )
-def test_texts_that_are_none_are_refused_everywhere(api: Api, body: str | bytes) -> None:
+def test_malformed_texts_are_refused_everywhere(api: Api, body: str | bytes) -> None:
     for path in ("/v1/seeds", "/v1/importance"):
         assert api.client.post(path, content=body, headers=AS_JSON).status_code in (400, 422)
 
@@ -632,7 +632,7 @@ def test_texts_that_are_none_are_refused_everywhere(api: Api, body: str | bytes)
 # Importance, top, audit and stats.
 
 
-def test_importance_is_asked_for_one_page_or_many(api: Api) -> None:
+def test_importance_is_answered_for_one_page_or_many(api: Api) -> None:
     api.events("http://many.example/", links=["http://many.example/child"])
     api.settle()
     urls = ["http://many.example/child", "http://never.example/", "http://MANY.example"]
@@ -661,7 +661,7 @@ def test_a_page_that_is_gone_says_so(api: Api) -> None:
     assert (page["gone"], page["importance"]) == (True, 0)
 
 
-def test_a_page_never_seen_is_not_found_and_a_bad_url_no_question(api: Api) -> None:
+def test_an_unknown_page_is_not_found_and_a_bad_url_is_refused(api: Api) -> None:
     unknown = api.client.get("/v1/importance", params={"url": "http://never.example/#x"})
     assert problem(unknown, 404, "http://never.example/ was never seen")["type"] == "urn:opic:problem:unknown-page"
     problem(api.client.get("/v1/importance", params={"url": "/about"}), 422, "'/about'")
@@ -736,7 +736,7 @@ def test_a_bad_parameter_is_refused_by_name(api: Api, parameters: dict[str, str]
 
 @pytest.mark.parametrize("window", [0.5, "30d", "0.5h"])
 @pytest.mark.parametrize("policy", ["interpolation", "fixed", "variable", "improved"])
-def test_a_window_policy_is_a_share_too_and_says_so(api: Api, policy: str, window: float | str) -> None:
+def test_a_window_policy_gives_shares_and_is_named_in_the_answer(api: Api, policy: str, window: float | str) -> None:
     links = ["http://two.windows.example/", "http://three.windows.example/"]
     for _ in range(3):
         api.events("http://one.windows.example/", links=links)
@@ -810,7 +810,7 @@ def test_history_keeps_the_last_measures_only(api: Api) -> None:
     assert api.client.get("/v1/history", params={"url": "http://other.example/"}).json()["measures"] == []
 
 
-def test_history_of_what_is_no_page_is_a_problem(api: Api) -> None:
+def test_history_of_an_unknown_or_bad_url_is_a_problem(api: Api) -> None:
     problem(api.client.get("/v1/history", params={"url": "http://never.example/"}), 404, "was never seen")
     problem(api.client.get("/v1/history", params={"url": "/about"}), 422, "/about")
     problem(api.client.get("/v1/history"), 422, "url: ")
@@ -856,7 +856,7 @@ def test_an_unknown_path_is_a_problem_too(api: Api, path: str) -> None:
         ("POST", "/docs/files/swagger-ui.css", "GET, HEAD"),
     ],
 )
-def test_a_wrong_method_is_told_the_right_ones(api: Api, method: str, path: str, allowed: str) -> None:
+def test_a_wrong_method_is_refused_with_the_allowed_ones(api: Api, method: str, path: str, allowed: str) -> None:
     answer = api.client.request(method, path)
     problem(answer, 405, allowed)
     assert answer.headers["allow"] == allowed
@@ -890,7 +890,7 @@ def references(part: object) -> Iterator[str]:
         yield part["$ref"]
 
 
-def test_every_call_in_the_document_is_in_one_group_that_says_what_it_is_for(api: Api) -> None:
+def test_every_call_in_the_document_is_in_one_described_group(api: Api) -> None:
     document = openapi(api.url, None)
     named = {tag["name"]: tag["description"] for tag in document["tags"]}
     used = [call["tags"] for calls in document["paths"].values() for call in calls.values()]
@@ -898,14 +898,14 @@ def test_every_call_in_the_document_is_in_one_group_that_says_what_it_is_for(api
     assert {tags[0] for tags in used} == set(named)
 
 
-def test_every_reference_in_the_document_leads_somewhere(api: Api) -> None:
+def test_every_reference_in_the_document_resolves(api: Api) -> None:
     document = openapi(api.url, None)  # The validator does not follow those in a body.
     found = set(references(document))
     assert found <= {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
     assert "#/components/schemas/CrawlEvent" in found
 
 
-def test_the_pages_need_no_internet(api: Api) -> None:
+def test_the_documentation_pages_need_no_internet(api: Api) -> None:
     page = api.client.get("/docs").text
     assert "https://" not in page
     assert '"/docs/files/swagger-ui-bundle.js"' in page
@@ -916,7 +916,7 @@ def test_the_pages_need_no_internet(api: Api) -> None:
 @pytest.mark.parametrize(
     "given", ["", "Bearer", "Bearer wrong", "Basic " + TOKEN, TOKEN, "Bearer " + TOKEN + "x", "Bearer \xe9"]
 )
-def test_without_the_token_nothing_is_answered_but_probes(guarded: Api, given: str) -> None:
+def test_without_the_token_only_probes_are_answered(guarded: Api, given: str) -> None:
     headers = {"authorization": given.encode("latin-1")}
     paths = [f"/v1/{name}" for name in CALLS] + ["/docs/", "/docs/none", "/openapi.json/", "/nope"]
     with httpx.Client(base_url=guarded.url, headers=headers) as client:  # type: ignore[arg-type]
@@ -944,7 +944,7 @@ def test_each_error_is_described_with_an_example_of_its_own(api: Api) -> None:
     assert found > 50
 
 
-def test_with_the_token_all_is_answered(guarded: Api) -> None:
+def test_with_the_token_every_call_is_answered(guarded: Api) -> None:
     assert guarded.events("http://token.example/").json()["accepted"] == 1
     assert guarded.client.get("/docs").status_code == 200
     document = openapi(guarded.url, TOKEN)
@@ -954,7 +954,7 @@ def test_with_the_token_all_is_answered(guarded: Api) -> None:
     assert answer.status_code == 200
 
 
-def test_a_web_page_of_somebody_else_can_not_send_events(api: Api, guarded: Api) -> None:
+def test_a_foreign_web_page_cannot_send_events(api: Api, guarded: Api) -> None:
     body = b'{"url":"http://forged.example/"}'
     for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
         problem(api.client.post("/v1/events", content=body, headers={"origin": origin}), 403, "OPIC_API_TOKEN")
@@ -962,7 +962,7 @@ def test_a_web_page_of_somebody_else_can_not_send_events(api: Api, guarded: Api)
     assert guarded.client.post("/v1/events", content=body, headers={"origin": "https://ui.example"}).status_code == 202
 
 
-def test_a_log_holds_one_line_a_request_and_nothing_a_stranger_wrote_in_it(
+def test_the_log_has_one_line_per_request_and_no_text_from_the_caller(
     api: Api, guarded: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
@@ -997,7 +997,7 @@ def test_a_log_holds_one_line_a_request_and_nothing_a_stranger_wrote_in_it(
 # When things break.
 
 
-def test_a_store_that_is_away_is_a_503_until_it_is_back(api: Api) -> None:
+def test_an_unavailable_store_is_a_503_until_it_is_back(api: Api) -> None:
     def answer_without_store() -> httpx.Response:
         assert api.service.server.process is not None
         os.kill(api.service.server.process.pid, signal.SIGKILL)
@@ -1020,7 +1020,7 @@ def test_a_service_that_is_not_ready_says_why(service: EmbeddedService) -> None:
         assert served.client.get("/healthz").status_code == 200
 
 
-def test_a_fault_of_ours_is_a_500_without_a_trace(service: EmbeddedService, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_internal_error_is_a_500_without_a_trace(service: EmbeddedService, caplog: pytest.LogCaptureFixture) -> None:
     class Broken:
         backend = service.backend
 
@@ -1054,7 +1054,7 @@ print("closed in order", flush=True)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
-def test_told_to_end_it_answers_what_it_has_in_hand_and_lets_its_caller_close(number: signal.Signals) -> None:
+def test_on_shutdown_running_calls_are_answered_and_connections_closed(number: signal.Signals) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-c", ENDS_IN_ORDER]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:

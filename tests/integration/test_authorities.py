@@ -45,7 +45,7 @@ def told(crawl: Crawl, n: int, **asked: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("shards", [1, 4])
 @pytest.mark.parametrize("days", [None, 4])
-def test_most_linked_pages_are_those_of_a_count(valkey: Server, shards: int, days: int | None) -> None:
+def test_most_linked_pages_agree_with_a_plain_count(valkey: Server, shards: int, days: int | None) -> None:
     web = filled(valkey, shards)
     recent = PAGES if days is None else PAGES[-days:]  # The 404 came a day after the last read.
     counts = Counter(to for url, links in web.links.items() for to in links if url in recent)
@@ -72,7 +72,7 @@ def test_bad_questions_are_refused(valkey: Server) -> None:
 
 
 @pytest.mark.parametrize("keep_links", [True, False])
-def test_service_tells_the_authorities(tmp_path: Path, *, keep_links: bool) -> None:
+def test_service_answers_the_most_linked_pages(tmp_path: Path, *, keep_links: bool) -> None:
     settings = Settings.load(data=tmp_path / "data", keep_links=keep_links, host_delay_seconds=0)
     with EmbeddedService(settings) as service, serving(service) as url, Client(url) as client:
         client.events([Event(url=page, links=PAGES[:number]) for number, page in enumerate(PAGES)])

@@ -24,7 +24,7 @@ def waiting(crawl: Crawl) -> list[int]:
     return pages
 
 
-def test_pages_beyond_the_limit_are_forgotten_those_first_whose_back_off_ends_first(servers: Server) -> None:
+def test_beyond_the_limit_the_back_offs_that_end_first_are_forgotten(servers: Server) -> None:
     crawl = Crawl(servers, PATIENT)
     crawl.store.waits_max = 5
     crawl.seed(pages_of(12, 1))
@@ -52,7 +52,7 @@ def test_back_off_is_forgotten_a_day_after_its_end(servers: Server) -> None:
     assert waiting(crawl) == [2]
 
 
-def test_leases_that_run_out_are_bounded_alike(valkey: Server) -> None:
+def test_back_offs_of_expired_leases_have_the_same_limit(valkey: Server) -> None:
     crawl = Crawl(valkey, PolitenessSettings(host_delay_seconds=0.0, retry_seconds=60.0, waits_max=3))
     crawl.seed(pages_of(10, 1))
     pages = crawl.next(8)
@@ -81,7 +81,7 @@ def test_success_leaves_nothing_behind_even_without_a_back_off(valkey: Server) -
 
 
 @pytest.mark.slow
-def test_page_takes_the_memory_that_is_said(servers: Server) -> None:
+def test_memory_of_back_offs_stays_within_the_setting(servers: Server) -> None:
     """As many pages as fit into a setting stay within it, and thrice as many that fail take no more."""
     shard = Shard.open(servers.client())
     limit = waits_max(2 << 20, 1)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from copies import HALF, LOG, around, backup_of_four, filled, ledger_of
+from backup_crawls import HALF, LOG, around, backup_of_four, filled, ledger_of
 from logs import NOW_US, PARTITION
 from processes import environment
+from record_sources import Listed, work_through
 from repository import ROOT
-from sameness import assert_same
+from same_state import assert_same
 from servers import Server
-from sources import Listed, work_through
 
 from opic.api import frontier_counts as census
 from opic.errors import BeingRestored, StoreError, StoreUnavailable, TailLost
@@ -69,7 +69,7 @@ def test_copy_of_any_checkpoint_is_the_same_state(valkey: Server, tmp_path: Path
     assert_same(Shard.open(valkey.client(), "other"), ledger_of(HALF))
 
 
-def test_worker_that_lived_through_a_restore_reads_on_from_the_copy(servers: Server, tmp_path: Path) -> None:
+def test_worker_that_outlives_a_restore_reads_on_from_the_copy(servers: Server, tmp_path: Path) -> None:
     """It should have been ended first; what it remembers is of pages that are not known any more."""
     crawl = filled(servers)
     backup(crawl, tmp_path / "copy")
@@ -80,7 +80,7 @@ def test_worker_that_lived_through_a_restore_reads_on_from_the_copy(servers: Ser
     assert_same(store.shard, ledger_of())
 
 
-def test_reader_that_lived_through_a_restore_sees_the_copy(servers: Server, tmp_path: Path) -> None:
+def test_reader_that_outlives_a_restore_sees_the_copy(servers: Server, tmp_path: Path) -> None:
     """Also where its journal ended at the very number at which the restored one ends."""
     crawl = Crawl.open(servers.client())
     writer = ShardWriter(crawl.shards[0])
@@ -107,7 +107,7 @@ def test_reader_that_lived_through_a_restore_sees_the_copy(servers: Server, tmp_
     assert replica.head.digest != digest
 
 
-def test_whoever_is_there_while_a_restore_runs_is_refused(
+def test_readers_and_writers_are_refused_while_a_restore_runs(
     valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crawl = filled(valkey)
@@ -148,7 +148,7 @@ def asked(backend: Backend, url: str) -> list[Any]:
     return [*found, census.count(backend).pages]
 
 
-def test_endpoint_that_lives_through_a_restore_refuses_meanwhile_and_then_answers_from_the_copy(
+def test_endpoint_that_outlives_a_restore_refuses_meanwhile_and_then_answers_from_the_copy(
     valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody has to start it again. What was leased since the copy was made is free."""
@@ -265,7 +265,7 @@ def test_copy_under_a_journal_that_turns_over_is_the_state_of_its_head(
     assert_same(again, ledger_of())
 
 
-def test_backup_that_can_never_keep_up_says_so(valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backup_that_cannot_keep_up_says_so(valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     crawl = filled(valkey, 100)
     writer, at = ShardWriter(Shard.open(valkey.client()), journal_bytes=1), 100
 
@@ -306,7 +306,7 @@ def test_repeats_of_calls_are_known_in_the_copy_and_only_those(
     assert keys.seen != Keys("other", 0).seen
 
 
-def test_dead_letters_and_what_operators_set_are_in_the_copy(valkey: Server, tmp_path: Path) -> None:
+def test_dead_letters_and_settings_of_operators_are_in_the_copy(valkey: Server, tmp_path: Path) -> None:
     crawl = Crawl.open(valkey.client())
     keys, client = crawl.shards[0].keys, valkey.client()
     Writer(crawl).apply(PARTITION, [*LOG[:5], Record(5, NOW_US, b"no event at all")])
@@ -334,7 +334,7 @@ def test_dead_letters_and_what_operators_set_are_in_the_copy(valkey: Server, tmp
     assert not client.exists(other.leases)
 
 
-def test_every_key_is_copied_or_known_to_be_fleeting() -> None:
+def test_every_key_is_copied_or_listed_as_temporary() -> None:
     keys = Keys("default", 0)
     names = {value.removeprefix(keys.prefix) for value in vars(keys).values() if isinstance(value, str)}
     names -= {
@@ -353,7 +353,7 @@ def test_every_key_is_copied_or_known_to_be_fleeting() -> None:
     assert names == at_the_end | {name for name, _ in (*SETTINGS, *OF_PAGES)} | set(FLEETING)
 
 
-def test_crawl_that_is_there_is_not_overwritten_unasked(valkey: Server, copy: Path) -> None:
+def test_existing_crawl_is_not_overwritten_unasked(valkey: Server, copy: Path) -> None:
     with pytest.raises(StoreError, match=r"already has a crawl named 'default', .*: use --replace"):
         restore(valkey.client(), copy, "default")
     restore(valkey.client(), copy, "default", replace=True)
@@ -368,7 +368,7 @@ def test_nothing_is_left_of_a_crawl_that_is_replaced(valkey: Server, copy: Path)
     assert not client.hexists(Keys("default", 0).meta, "restoring")
 
 
-def test_restore_that_broke_off_is_no_crawl_until_it_is_done_again(
+def test_interrupted_restore_leaves_no_crawl_until_it_is_repeated(
     valkey: Server, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send, times = restores._send, iter(range(100))

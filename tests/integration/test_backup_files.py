@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 import pytest
 import zstandard
-from copies import backup_of_four, filled
+from backup_crawls import backup_of_four, filled
 from servers import Server
 
 from opic.errors import SettingsError, StoreError, StoreMismatch
@@ -81,7 +81,7 @@ def flipped(record: bytes) -> bytes:
         (1, "keys", lambda values: [v for v in values if v[0] != "books"], "its totals differ from those"),
     ],
 )
-def test_backup_whose_parts_do_not_fit_is_refused_and_nothing_is_written(
+def test_backup_with_inconsistent_parts_is_refused_and_nothing_is_written(
     valkey: Server, copy: Path, shard: int, part: str, change: Callable[[list[Any]], list[Any]], complaint: str
 ) -> None:
     rewritten(copy, shard, part, change)
@@ -90,7 +90,7 @@ def test_backup_whose_parts_do_not_fit_is_refused_and_nothing_is_written(
     assert not valkey.client().keys("opic:{other:*")
 
 
-def test_backup_that_lacks_what_was_under_way_is_refused(valkey: Server, copy: Path) -> None:
+def test_backup_without_its_cash_in_flight_is_refused(valkey: Server, copy: Path) -> None:
     for shard in range(4):
         rewritten(copy, shard, "keys", lambda values: [v for v in values if not v[0].startswith("out:")])
     with pytest.raises(StoreError, match="the books don't balance"):
@@ -121,7 +121,7 @@ def test_directory_that_is_not_empty_is_left_alone(valkey: Server, copy: Path) -
         backup(Crawl.open(valkey.client()), copy)
 
 
-def test_file_says_what_it_is(copy: Path) -> None:
+def test_file_begins_with_what_it_is_and_ends_with_its_count(copy: Path) -> None:
     made = verify(copy)
     with (
         (copy / "shard-0001.journal.zst").open("rb") as file,

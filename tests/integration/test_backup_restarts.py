@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from interrupted_scans import amid_scans
 from logs import NOW_US
 from redis_cluster import Cluster
 from repository import ROOT
-from sameness import stored_links
-from scans import amid_scans
+from same_state import stored_links
 from servers import Server
 
 from opic.errors import SettingsError, StoreUnavailable
@@ -85,7 +85,9 @@ def test_backup_over_restarts_has_everything(servers: Server, tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["failover", "move"])
-def test_backup_while_a_slot_changes_hands_has_everything(cluster_of_six: Cluster, tmp_path: Path, what: str) -> None:
+def test_backup_during_a_failover_or_a_slot_migration_has_everything(
+    cluster_of_six: Cluster, tmp_path: Path, what: str
+) -> None:
     cluster = cluster_of_six
     filled(Crawl.open(cluster.client(), "c", {"shards": 1}, keep_links=True))
     with amid_scans([3], lambda: cluster.hand_over("{c:0}", what)):
@@ -108,7 +110,7 @@ def test_backup_of_a_server_that_restarts_each_time_says_so(
     assert not (tmp_path / "copy" / "manifest.json").exists()
 
 
-def test_backup_that_lacks_what_was_scanned_is_not_called_complete(
+def test_backup_that_lacks_some_scanned_entries_fails(
     valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However it came to lack it: its counts are compared with the store's."""
@@ -124,7 +126,7 @@ def test_backup_that_lacks_what_was_scanned_is_not_called_complete(
     assert not (tmp_path / "copy" / "manifest.json").exists()
 
 
-def test_counts_are_exact_while_events_change_what_is_scanned(
+def test_counts_are_exact_while_events_change_the_scanned_keys(
     valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Metadata comes and goes, old calls are forgotten, and links are added at every step of the copy."""
@@ -165,7 +167,7 @@ def test_counts_are_exact_while_events_change_what_is_scanned(
     assert client.zcount(keys.seen, counts["seen_from"], "+inf") == counts["seen"]
 
 
-def test_backup_made_before_counts_were_written_comes_back(valkey: Server) -> None:
+def test_backup_of_the_format_before_counts_is_restored(valkey: Server) -> None:
     client, expected = valkey.client(), json.loads((OLD / "expected.json").read_text())
     restore(client, OLD, "old")
     crawl = Crawl.open(client, "old", create=False)

@@ -117,7 +117,7 @@ def test_a_change_of_another_version_of_the_classes_is_refused(
         ({"classes": [{**SPAM, "name": f"n{at}"} for at in range(7)]}, "8 classes is over the limit of 7"),
     ],
 )
-def test_a_change_that_can_not_be_made_changes_nothing(
+def test_an_impossible_change_changes_nothing(
     running: tuple[EmbeddedService, httpx.Client], change: dict[str, Any], complaint: str
 ) -> None:
     _, client = running
@@ -130,7 +130,7 @@ def test_a_change_that_can_not_be_made_changes_nothing(
 
 
 @pytest.mark.slow
-def test_teams_that_change_classes_at_once_undo_nothing_of_each_other(
+def test_concurrent_changes_of_classes_do_not_overwrite_each_other(
     running: tuple[EmbeddedService, httpx.Client],
 ) -> None:
     _, client = running
@@ -204,7 +204,7 @@ def test_weights_that_change_on_a_running_service_keep_all_cash(
 
 
 @pytest.mark.parametrize("weight", BAD_WEIGHTS, ids=repr)
-def test_a_weight_that_can_not_be_is_refused_everywhere(
+def test_an_impossible_weight_is_refused_everywhere(
     weight: object, tmp_path: Path, service: EmbeddedService, client: httpx.Client
 ) -> None:
     bad = {**TRUSTED, "weight": weight}
@@ -221,7 +221,7 @@ def test_a_weight_that_can_not_be_is_refused_everywhere(
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf"])
-def test_a_weight_that_is_no_number_is_refused_everywhere(text: str, tmp_path: Path, client: httpx.Client) -> None:
+def test_a_weight_of_nan_or_infinity_is_refused_everywhere(text: str, tmp_path: Path, client: httpx.Client) -> None:
     body = '{"classes": [{"name": "a", "hosts": ["a.example"], "weight": %s}]}'
     for spelled in ("NaN", "Infinity", "-Infinity", "1e999"):
         answer = client.put("/v1/classes", content=body % spelled, headers={"content-type": "application/json"})
@@ -279,7 +279,7 @@ def client(service: EmbeddedService) -> Iterator[httpx.Client]:
         ([{**TRUSTED, "regex": [".*"]}], "regex"),
     ],
 )
-def test_a_definition_that_can_not_be_taken_is_refused_with_its_reason(
+def test_an_invalid_definition_is_refused_with_the_reason(
     given: list[dict[str, object]], word: str, client: httpx.Client
 ) -> None:
     with pytest.raises(BadInput, match=word.split("'", maxsplit=1)[0]):
@@ -349,7 +349,7 @@ def test_a_discovery_weight_needs_an_order_by_cash() -> None:
         Settings.load(strategy="best")
 
 
-def test_a_discovery_weight_that_is_none_is_refused() -> None:
+def test_an_invalid_discovery_weight_is_refused() -> None:
     for weight in (0, -1, float("nan"), float("inf")):
         with pytest.raises(SettingsError, match="OPIC_DISCOVERY_WEIGHT"):
             Settings.load(discovery_weight=weight)

@@ -182,7 +182,7 @@ def test_unknown_option_is_wrong_usage() -> None:
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_json_is_what_the_api_answers(name: str, service: tuple[Path, Running]) -> None:
+def test_json_output_equals_the_api_answer(name: str, service: tuple[Path, Running]) -> None:
     data, running = service
     done = opic(*QUESTIONS[name], "--data", data, "--json", OPIC_REVISIT_SECONDS="0")
     assert (done.returncode, done.stderr) == (0, "")
@@ -212,7 +212,7 @@ def test_next_takes_a_lease_like_a_crawler(service: tuple[Path, Running]) -> Non
     ]
 
 
-def test_next_passes_over_hosts_and_keeps_to_domain_and_mode(store: Path) -> None:
+def test_next_skips_busy_hosts_and_keeps_to_domain_and_mode(store: Path) -> None:
     at_once = {"OPIC_HOST_DELAY_SECONDS": "0", "OPIC_RETRY_SECONDS": "0", "OPIC_REVISIT_SECONDS": "0"}
 
     def urls(*words: str) -> list[str]:
@@ -230,7 +230,7 @@ def test_next_passes_over_hosts_and_keeps_to_domain_and_mode(store: Path) -> Non
     assert "nothing to crawl now: ask again in" in done.stderr
 
 
-def test_plain_answers_are_one_record_a_line(store: Path) -> None:
+def test_plain_output_has_one_record_per_line(store: Path) -> None:
     names, *top = opic("top", "--data", store).stdout.splitlines()
     assert names == "importance\turl"
     assert opic("--no-header", "top", "--data", store).stdout.splitlines() == top
@@ -243,7 +243,7 @@ def test_plain_answers_are_one_record_a_line(store: Path) -> None:
     assert not processes_of(store), "a command left the store running that it had started"
 
 
-def test_server_of_ones_own_is_fed_and_asked(servers: Server, tmp_path: Path) -> None:
+def test_external_server_is_fed_and_queried(servers: Server, tmp_path: Path) -> None:
     (tmp_path / "graph.txt").write_text("a b\nb a\n")
     fed = opic(
         "replay", tmp_path / "graph.txt", "--store", servers.url, "--reads-per-page", 3, "--json", OPIC_SHARDS="1"
@@ -253,7 +253,7 @@ def test_server_of_ones_own_is_fed_and_asked(servers: Server, tmp_path: Path) ->
     assert json.loads(opic("stats", "--store", servers.url, "--json").stdout)["reads"] == 6
 
 
-def test_page_never_seen_is_a_problem_found(store: Path) -> None:
+def test_unknown_page_exits_with_1(store: Path) -> None:
     assert "http://z.example/ was never seen" in refusal("importance", "http://z.example", "--data", store, status=1)
     assert "http://z.example/ was never seen" in refusal("history", "http://z.example", "--data", store, status=1)
 
@@ -283,7 +283,7 @@ def test_coverage_is_drawn_over_the_fetches_that_it_still_takes(tmp_path: Path) 
     assert "guaranteed coverage" in drawn
 
 
-def test_history_is_a_measure_a_line(store: Path) -> None:
+def test_history_has_one_measure_per_line(store: Path) -> None:
     _, *lines = opic("history", "http://a.example/", "--data", store).stdout.splitlines()
     measures = [line.split("\t") for line in lines]
     assert len(measures) == 2
@@ -291,7 +291,7 @@ def test_history_is_a_measure_a_line(store: Path) -> None:
     assert all(datetime.fromisoformat(at).tzinfo is not None for _, _, at in measures)
 
 
-def test_policy_that_is_none_and_a_window_that_is_none_are_refused(store: Path) -> None:
+def test_invalid_policy_and_invalid_window_are_refused(store: Path) -> None:
     assert "should be 'exact', 'static', 'interpolation'" in refusal("top", "--policy", "best", "--data", store)
     assert "positive number of rounds" in refusal("top", "--policy", "fixed", "--window", "0", "--data", store)
     assert "nor a duration, such as 30d or 12h" in refusal(
@@ -304,7 +304,7 @@ def test_policy_that_is_none_and_a_window_that_is_none_are_refused(store: Path) 
     assert (answer["policy"], answer["window"]) == ("fixed", 2.0)
 
 
-def test_books_that_do_not_balance_are_a_problem_found(tmp_path: Path) -> None:
+def test_books_that_do_not_balance_exit_with_1(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with serving(data) as running:
         running.feed()
@@ -319,7 +319,7 @@ def test_books_that_do_not_balance_are_a_problem_found(tmp_path: Path) -> None:
 # Refusals.
 
 
-def test_what_can_not_be_taken_is_named(store: Path, tmp_path: Path) -> None:
+def test_invalid_input_is_named_in_the_error(store: Path, tmp_path: Path) -> None:
     toml = tmp_path / "opic.toml"
     toml.write_text('teapot = "yes"\n')
     assert "'/about' is not an absolute http(s) URL" in refusal("importance", "/about", "--data", store)
@@ -332,7 +332,7 @@ def test_what_can_not_be_taken_is_named(store: Path, tmp_path: Path) -> None:
     assert "contradict each other" in refusal("top", "--store", "redis://localhost", "--data", store)
 
 
-def test_crawl_that_is_not_there_is_not_made_by_asking(service: tuple[Path, Running]) -> None:
+def test_missing_crawl_is_not_created_by_a_query(service: tuple[Path, Running]) -> None:
     for _ in range(2):
         assert "no crawl named 'other'" in refusal("top", "--crawl", "other", "--data", service[0])
 
@@ -350,7 +350,7 @@ def test_store_made_with_other_settings_is_refused(store: Path, tmp_path: Path) 
     assert opic("stats", "--data", store, OPIC_DAMPING="0.85").returncode == 0
 
 
-def test_url_that_is_no_store_is_named_for_what_it_is(service: tuple[Path, Running]) -> None:
+def test_url_of_something_other_than_a_store_is_recognized(service: tuple[Path, Running]) -> None:
     url = service[1].url
     assert "that is the URL of a service; a store is a Redis server" in refusal("stats", "--store", url)
     for scheme in ("redis", "redis+cluster"):
@@ -362,20 +362,20 @@ def test_url_that_is_no_store_is_named_for_what_it_is(service: tuple[Path, Runni
     assert "secret" not in said
 
 
-def test_service_and_worker_say_which_store_they_miss() -> None:
+def test_service_and_worker_name_the_store_that_they_miss() -> None:
     assert "the store does not answer" in refusal("serve", "--store", "redis://127.0.0.1:1/0")
     assert "contradict each other" in refusal("serve", "--embedded", "--store", "redis://127.0.0.1:1/0")
     assert "`opic serve --embedded` starts one" in refusal("worker", "--data", "none-such")
 
 
-def test_service_listens_on_loopback_only_unless_told_otherwise(tmp_path: Path) -> None:
+def test_service_listens_on_loopback_only_by_default(tmp_path: Path) -> None:
     said = refusal("serve", "--host", "0.0.0.0", "--port", 0, "--data", tmp_path / "data")
     assert "OPIC_API_TOKEN is not set" in said
     assert "--allow-open" in said
     assert not (tmp_path / "data").exists()
 
 
-def test_port_in_use_is_said_before_anything_starts(tmp_path: Path) -> None:
+def test_port_in_use_is_reported_before_anything_starts(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -384,7 +384,7 @@ def test_port_in_use_is_said_before_anything_starts(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
-def test_data_directory_that_can_not_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_data_directory_is_named(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     for data in (file / "data", Path("/sys/kernel/opic")):
@@ -412,7 +412,7 @@ def test_store_of_another_format_version_is_refused(tmp_path: Path) -> None:
 # Beginning and end.
 
 
-def test_service_ends_cleanly_when_told_and_comes_back_with_everything(tmp_path: Path) -> None:
+def test_service_stops_cleanly_on_signals_and_restarts_with_all_its_data(tmp_path: Path) -> None:
     data, expected = tmp_path / "data", []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         with serving(data) as running:
@@ -432,7 +432,7 @@ def test_service_ends_cleanly_when_told_and_comes_back_with_everything(tmp_path:
     assert "Traceback" not in (tmp_path / "serve.log").read_text()
 
 
-def test_worker_runs_beside_a_service_until_told_to_end(service: tuple[Path, Running]) -> None:
+def test_extra_worker_runs_with_a_service_until_it_is_terminated(service: tuple[Path, Running]) -> None:
     data, running = service
     command = [sys.executable, "-m", "opic.cli.main", "worker", "--data", str(data)]
     with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as worker:
@@ -445,7 +445,7 @@ def test_worker_runs_beside_a_service_until_told_to_end(service: tuple[Path, Run
     assert curls.get(f"{running.url}/v1/audit").json()["conserved"]
 
 
-def test_interrupted_command_says_nothing_and_ends_with_130(tmp_path: Path) -> None:
+def test_interrupted_command_prints_nothing_and_exits_with_130(tmp_path: Path) -> None:
     log = tmp_path / "crawl.jsonl"
     log.write_text((json.dumps(EVENTS[0]) + "\n") * 200_000)
     command = [sys.executable, "-m", "opic.cli.main", "replay", str(log), "--data", str(tmp_path / "data")]

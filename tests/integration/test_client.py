@@ -111,7 +111,7 @@ def test_a_page_goes_from_seed_to_history(client: Any, request: pytest.FixtureRe
 
 
 @pytest.mark.parametrize("form", ["msgpack", "json", "lines"])
-def test_events_are_taken_in_every_form(client: Any, form: str, request: pytest.FixtureRequest) -> None:
+def test_events_are_accepted_in_every_form(client: Any, form: str, request: pytest.FixtureRequest) -> None:
     host = f"{request.node.callspec.id}.example"
     events = [
         Event(url=f"http://{host}/", links=["http://é.example/ü"], tags=["a"]),
@@ -243,7 +243,7 @@ def test_every_method_sends_its_call_and_reads_the_answer(url: str, name: str) -
     assert wire.paths[-1] == call.format(domain="methods.example")
 
 
-def test_rules_and_politeness_are_set_and_told(client: Any) -> None:
+def test_rules_and_politeness_are_set_and_read_back(client: Any) -> None:
     denied = client.set_rules([Rule(effect="deny", host="a.example", path="/calendar/")], traps={"segments": 20})
     assert denied.rules == client.rules().rules == [Rule(effect="deny", host="a.example", path="/calendar/")]
     assert (denied.traps["segments"], denied.traps["on"]) == (20, True)
@@ -257,14 +257,14 @@ def test_rules_and_politeness_are_set_and_told(client: Any) -> None:
     assert client.set_politeness({}).hosts == {}
 
 
-def test_a_crawl_delay_that_a_crawler_read_is_held(client: Any, request: pytest.FixtureRequest) -> None:
+def test_a_reported_crawl_delay_is_kept(client: Any, request: pytest.FixtureRequest) -> None:
     host = f"slow.{request.node.callspec.id}.example"
     client.seed([f"http://{host}/"])
     wait_until(lambda: client.next(1, domain=host, crawl_delays={host: 250}).pages)
     assert client.explain(f"http://{host}/").frontier.host_delay_seconds == 250
 
 
-def test_what_would_be_next_and_what_was_refused_is_told(client: Any, request: pytest.FixtureRequest) -> None:
+def test_frontier_dead_letters_series_and_metrics_are_answered(client: Any, request: pytest.FixtureRequest) -> None:
     host = f"told.{request.node.callspec.id}.example"
     client.seed([f"http://{host}/"])
     found = wait_until(lambda: client.frontier(5, domain=host, mode="discover").pages)
@@ -274,7 +274,7 @@ def test_what_would_be_next_and_what_was_refused_is_told(client: Any, request: p
     assert "opic_known_pages" in client.metrics()
 
 
-def test_classes_are_defined_and_told(client: Any) -> None:
+def test_classes_are_defined_and_read_back(client: Any) -> None:
     assert client.define_classes([PageClass(name="trusted", weight=2, hosts=["a.example"])]).reclassified is not None
     assert [one.name for one in client.classes().classes] == ["trusted"]
     version = client.classes().version
@@ -286,7 +286,7 @@ def test_classes_are_defined_and_told(client: Any) -> None:
     assert client.define_classes([], if_version=changed.version).classes == []
 
 
-def test_a_problem_is_raised_at_once_and_says_what_to_do(client: Any) -> None:
+def test_a_problem_is_raised_at_once_with_a_remedy(client: Any) -> None:
     began = time.monotonic()
     with pytest.raises(NotFound, match=r"http://never\.example/ was never seen") as unknown:
         client.importance("http://never.example/")
@@ -300,7 +300,7 @@ def test_a_problem_is_raised_at_once_and_says_what_to_do(client: Any) -> None:
     assert time.monotonic() - began < 5
 
 
-def test_what_is_behind_a_score_is_told(client: Any) -> None:
+def test_explain_hosts_and_inflow_are_answered(client: Any) -> None:
     client.seed(["http://new.example/"])
     assert client.explain("http://new.example/").url == "http://new.example/"
     found = wait_until(lambda: client.hosts(1_000).hosts)
@@ -318,7 +318,7 @@ def test_classes_are_defined_in_a_crawl_of_two_shards(tmp_path: Path) -> None:
         assert [one.name for one in client.define_classes([trusted]).classes] == ["trusted"]
 
 
-def test_the_wrong_token_is_an_exception_of_its_own(url: str) -> None:
+def test_a_wrong_token_raises_its_own_exception(url: str) -> None:
     for token in (None, "wrong"):
         with Client(url, token=token) as client:
             with pytest.raises(Unauthorized, match="OPIC_API_TOKEN"):
@@ -327,7 +327,7 @@ def test_the_wrong_token_is_an_exception_of_its_own(url: str) -> None:
             assert client.ready().ready
 
 
-def test_a_call_sent_twice_by_its_name_takes_effect_once(client: Any, request: pytest.FixtureRequest) -> None:
+def test_a_call_repeated_with_its_key_takes_effect_once(client: Any, request: pytest.FixtureRequest) -> None:
     page = f"http://named.{request.node.callspec.id}.example/"
     for _ in range(2):
         assert client.events([{"url": page}], key=f"mine-{page}").accepted == 1
@@ -361,7 +361,7 @@ def worker_of(service: EmbeddedService) -> int:
 
 
 @pytest.mark.slow
-def test_a_503_is_waited_out_as_long_as_it_says(tmp_path: Path) -> None:
+def test_a_retry_waits_as_long_as_a_503_asks(tmp_path: Path) -> None:
     with EmbeddedService(Settings.load(data=tmp_path, max_lag=10)) as service, serving(service) as url:
         wire = Noted()
         with Client(url, transport=wire) as client:
@@ -389,7 +389,7 @@ def test_a_503_is_waited_out_as_long_as_it_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_store_that_is_killed_and_comes_back_costs_time_only(tmp_path: Path) -> None:
+def test_a_killed_store_that_comes_back_costs_only_time(tmp_path: Path) -> None:
     with running(tmp_path / "data", tmp_path / "serve.log", host_delay_seconds=0) as service:
         with Client(service.url, crawler="one") as client:
             urls = [f"http://a.example/{n}" for n in range(300)]
@@ -412,7 +412,7 @@ def test_a_store_that_is_killed_and_comes_back_costs_time_only(tmp_path: Path) -
         assert service.reads([f"http://b.example/{n}" for n in range(20)]) == [1] * 20
 
 
-def test_a_service_that_is_not_there_is_said_after_the_time_given() -> None:
+def test_a_missing_service_is_reported_after_the_retry_time() -> None:
     port = free_port()
     with Client(f"http://127.0.0.1:{port}", retry_seconds=0.3) as client:
         began = time.monotonic()
@@ -423,7 +423,7 @@ def test_a_service_that_is_not_there_is_said_after_the_time_given() -> None:
         assert not client.ready().ready
 
 
-def test_a_service_that_comes_late_is_waited_for(service: EmbeddedService) -> None:
+def test_a_service_that_starts_late_is_waited_for(service: EmbeddedService) -> None:
     port = free_port()
     with Client(f"http://127.0.0.1:{port}", token=TOKEN) as client:
         found: list[int] = []
@@ -453,13 +453,13 @@ def at_a_wrong_port(url: str, kind: type[ClientError], text: str) -> None:
     assert time.monotonic() - began < 2 * (calls.FIRST_RETRY_SECONDS + LENIENT_SECONDS)
 
 
-def test_a_port_where_nothing_listens_is_said_within_seconds() -> None:
+def test_a_closed_port_is_reported_within_seconds() -> None:
     at_a_wrong_port(
         f"http://127.0.0.1:{free_port()}", Unreachable, "nothing answers at http://127.0.0.1:.*start the service there"
     )
 
 
-def test_the_port_of_another_http_server_is_said_at_once(tmp_path: Path) -> None:
+def test_another_http_server_at_the_port_is_reported_at_once(tmp_path: Path) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path)))
     with server:
         thread = threading.Thread(target=server.serve_forever)
@@ -469,7 +469,7 @@ def test_the_port_of_another_http_server_is_said_at_once(tmp_path: Path) -> None
         thread.join()
 
 
-def test_the_port_of_a_store_is_said_within_seconds(servers: Server) -> None:
+def test_a_store_at_the_port_is_reported_within_seconds(servers: Server) -> None:
     port, store = free_port(), servers.client()
     store.config_set("port", port)
     try:

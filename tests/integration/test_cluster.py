@@ -13,10 +13,10 @@ import redis
 from logs import NOW_US, PARTITION, pep_history
 from ports import free_port
 from processes import wait_until
+from record_sources import Durable, Listed, work_through
 from redis_cluster import SLOTS, Cluster, Node
-from sameness import assert_same, assert_same_replica
+from same_state import assert_same, assert_same_replica
 from servers import Server
-from sources import Durable, Listed, work_through
 
 from opic.errors import OpicError, StoreError, StoreUnavailable, TailLost
 from opic.ingest import ShardWriter, Writer
@@ -66,7 +66,7 @@ def test_all_that_the_service_does_works_on_a_cluster(cluster: Cluster) -> None:
         backend.close()
 
 
-def test_doctor_looks_at_all_nodes(cluster: Cluster) -> None:
+def test_doctor_checks_all_nodes(cluster: Cluster) -> None:
     def found() -> dict[str, tuple[str, str]]:
         settings = Settings.load(store=cluster.url)
         return {one.check: (one.verdict, one.found) for one in look(lambda: settings)}
@@ -104,7 +104,7 @@ def meanwhile(deed: Any) -> Iterator[None]:
     assert not failed, failed
 
 
-def test_slot_that_moves_back_and_forth_costs_time_and_nothing_else(cluster: Cluster) -> None:
+def test_slot_that_moves_back_and_forth_costs_only_time(cluster: Cluster) -> None:
     """Readers meanwhile get an error or a state that is conserved, never columns of two instants."""
     store, reader = ShardWriter(Shard.open(cluster.client())), Crawl([Shard.open(cluster.client(retries=0))])
     store.apply(PARTITION, LOG[:500])
@@ -137,7 +137,7 @@ def test_slot_that_moves_back_and_forth_costs_time_and_nothing_else(cluster: Clu
     assert_same(store.shard, ledger_of())
 
 
-def test_reader_that_waits_at_a_server_goes_on_when_the_slot_moves_from_under_it(cluster: Cluster) -> None:
+def test_reader_goes_on_when_the_slot_that_it_waits_at_moves(cluster: Cluster) -> None:
     """The worker's read of the log is the one call that waits in a server; followers look again and again."""
     store = ShardWriter(Shard.open(cluster.client()))
     keys, reader = store.shard.keys, Crawl([Shard.open(cluster.client())])
@@ -183,7 +183,7 @@ def test_node_that_joined_later_gets_the_library_when_it_is_called(cluster: Clus
     assert_same(store.shard, ledger_of())
 
 
-def test_restarted_primary_costs_time_and_nothing_else(cluster: Cluster) -> None:
+def test_restarted_primary_costs_only_time(cluster: Cluster) -> None:
     store = ShardWriter(Shard.open(cluster.client(timeout_seconds=5.0)))
     node = cluster.owner(KEY)
     restarts: list[threading.Thread] = []
@@ -202,7 +202,7 @@ def test_restarted_primary_costs_time_and_nothing_else(cluster: Cluster) -> None
     assert_same(store.shard, ledger_of())
 
 
-def test_primary_that_dies_loses_nothing_that_a_replica_was_waited_for(cluster_of_six: Cluster) -> None:
+def test_primary_that_dies_loses_nothing_that_a_replica_acknowledged(cluster_of_six: Cluster) -> None:
     """The new primary has no replica until the dead one is back as such: until then nothing counts as durable."""
     shard = Shard.open(cluster_of_six.client())
     shard.durability = Durability(replicas=1, seconds=0.2)
@@ -222,7 +222,7 @@ def test_primary_that_dies_loses_nothing_that_a_replica_was_waited_for(cluster_o
     assert_same(shard, ledger_of())
 
 
-def test_primary_that_dies_alone_takes_its_last_moment_along_and_it_is_read_again(cluster_of_six: Cluster) -> None:
+def test_unreplicated_writes_of_a_dead_primary_are_read_again(cluster_of_six: Cluster) -> None:
     """Asynchronous replication: the replica is away while the primary confirms; then it takes over without that.
 
     The worker holds records that follow on lost ones. Were they applied, the lost ones would never be.
@@ -254,14 +254,14 @@ def test_primary_that_dies_alone_takes_its_last_moment_along_and_it_is_read_agai
     assert_same(store.shard, ledger_of())
 
 
-def test_too_few_replicas_are_said_and_the_offset_is_not_durable(cluster_of_six: Cluster) -> None:
+def test_too_few_replicas_are_reported_and_the_offset_is_not_durable(cluster_of_six: Cluster) -> None:
     shard = Shard.open(cluster_of_six.client())
     shard.durability = Durability(replicas=2, seconds=0.05)
     with pytest.raises(StoreUnavailable, match=r"only 1 of 2 replicas received the writes within 0\.05 s"):
         Durable(shard).apply(PARTITION, LOG[:100])
 
 
-def test_failover_in_order_loses_nothing_and_is_noticed(cluster_of_six: Cluster) -> None:
+def test_planned_failover_loses_nothing_and_is_noticed(cluster_of_six: Cluster) -> None:
     store = ShardWriter(Shard.open(cluster_of_six.client()))
     work_through(store, Listed(LOG), until=1_000)
     run_id, reader = store.shard.run_id, Crawl([Shard.open(cluster_of_six.client())])
@@ -287,7 +287,7 @@ def test_cluster_with_uncovered_slots_is_refused(cluster: Cluster) -> None:
         Shard.open(cluster.client())
 
 
-def test_node_that_nobody_gave_slots_is_no_store(cluster: Cluster) -> None:
+def test_node_without_slots_is_refused_as_a_store(cluster: Cluster) -> None:
     alone = Node(cluster.binary)
     try:
         alone.start()
@@ -308,14 +308,14 @@ def test_cluster_that_lost_a_primary_is_down(cluster: Cluster) -> None:
         Shard.open(cluster.client())
 
 
-def test_primary_that_evicts_is_refused_whichever_it_is(cluster: Cluster) -> None:
+def test_any_primary_that_evicts_is_refused(cluster: Cluster) -> None:
     other = cluster.other(cluster.owner(KEY))
     other.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     with pytest.raises(StoreError, match=f"maxmemory-policy of {other.port} is allkeys-lru.*set it to noeviction"):
         Shard.open(cluster.client())
 
 
-def test_urls_of_the_wrong_kind_say_which_is_right(cluster: Cluster, valkey: Server) -> None:
+def test_url_of_the_wrong_kind_is_refused_with_the_right_one(cluster: Cluster, valkey: Server) -> None:
     with pytest.raises(StoreError, match=r"node of a cluster: use redis\+cluster://"):
         Shard.open(connect(f"redis://{cluster.nodes[0].name}"))
     with redis.Redis(unix_socket_path=str(valkey.socket_path)) as client:
@@ -327,7 +327,7 @@ def test_urls_of_the_wrong_kind_say_which_is_right(cluster: Cluster, valkey: Ser
             client.config_set("port", "0")
 
 
-def test_replica_is_no_target(cluster_of_six: Cluster) -> None:
+def test_any_node_leads_to_the_primaries(cluster_of_six: Cluster) -> None:
     """Whoever asks for all nodes finds the primaries by any of them, a replica too."""
     replica = cluster_of_six.replica_of(cluster_of_six.owner(KEY))
     assert Shard.open(connect(f"redis+cluster://{replica.name}")).books().live == 0
@@ -338,7 +338,7 @@ def test_cluster_that_does_not_answer_is_unavailable() -> None:
         connect("redis+cluster://127.0.0.1:1,127.0.0.1:2")
 
 
-def test_wrong_password_is_said_and_none_is_shown(cluster: Cluster) -> None:
+def test_wrong_password_is_reported_and_none_is_shown(cluster: Cluster) -> None:
     for node in cluster.nodes:
         node.ask("ACL", "SETUSER", "opic", "on", ">rightsecret", "~opic:*", "+@all")
     try:
@@ -353,7 +353,7 @@ def test_wrong_password_is_said_and_none_is_shown(cluster: Cluster) -> None:
             node.ask("ACL", "DELUSER", "opic")
 
 
-def test_paused_node_makes_one_wait_not_all_in_a_row(cluster: Cluster) -> None:
+def test_paused_node_delays_a_call_once(cluster: Cluster) -> None:
     shard = Shard.open(cluster.client(timeout_seconds=1.0))
     node = cluster.owner(KEY)
     os.kill(node.pid, signal.SIGSTOP)

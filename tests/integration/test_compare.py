@@ -70,7 +70,7 @@ def test_lines_of_scores_are_compared_by_canonical_url(
      ("http://none.org/ 1\n", "1 pages, 0 of them of this crawl"), ("url,importance\nhttp://h0.org/0,x\n", "neither"),
      ("", "0 pages, 0 of them"), ("\x1f\x8bx", "can't be read")],
 )  # fmt: skip
-def test_file_of_no_use_is_refused(valkey: Server, tmp_path: Path, content: str, why: str) -> None:
+def test_unusable_file_is_refused(valkey: Server, tmp_path: Path, content: str, why: str) -> None:
     path = tmp_path / "scores"
     path.write_bytes(content.encode("latin-1"))
     with pytest.raises(BadInput, match=why):
@@ -81,7 +81,7 @@ numbers = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=2, 
 
 
 @given(numbers)
-def test_agreement_is_what_scipy_says(pairs: list[tuple[int, int]]) -> None:
+def test_agreement_equals_scipy(pairs: list[tuple[int, int]]) -> None:
     a, b = (np.array(column, float) for column in zip(*pairs, strict=True))
     found = agreement(a, b)
     if len(set(a)) == 1 or len(set(b)) == 1:

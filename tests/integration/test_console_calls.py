@@ -47,7 +47,7 @@ def get(client: httpx.Client, path: str, **parameters: object) -> dict[str, Any]
     return dict(client.get(path, params={name: str(value) for name, value in parameters.items()}).json())
 
 
-def test_dead_letters_come_newest_first_and_cut(client: httpx.Client, service: EmbeddedService) -> None:
+def test_dead_letters_come_newest_first_and_shortened(client: httpx.Client, service: EmbeddedService) -> None:
     assert get(client, "/v1/dead-letters")["dead_letters"] == []
     long = b'{"url": 7, "x": "' + b"y" * 3_000 + b'"}'
     before = time.time()
@@ -72,7 +72,7 @@ def test_bad_parameters_are_refused(client: httpx.Client, asked: str, more: str)
         assert (answer.status_code, answer.json()["type"]) == (422, "urn:opic:problem:bad-input")
 
 
-def test_series_and_curve_end_where_the_crawl_stands(client: httpx.Client, service: EmbeddedService) -> None:
+def test_series_and_curve_end_at_the_present_state(client: httpx.Client, service: EmbeddedService) -> None:
     pages = [f"http://h{n}.example/" for n in range(60)]
     for turn in range(12):
         links = [pages[(n * 7 + 1) % 60] for n in range(60)]
@@ -95,7 +95,7 @@ def test_series_and_curve_end_where_the_crawl_stands(client: httpx.Client, servi
     assert few[-1] == found["series"][-1]
 
 
-def test_a_point_is_kept_once_a_sixteenth_of_a_doubling(service: EmbeddedService, client: httpx.Client) -> None:
+def test_sixteen_points_are_kept_per_doubling(service: EmbeddedService, client: httpx.Client) -> None:
     client.post("/v1/events", json={"url": "http://h0.example/", "links": ["http://h1.example/"]})
     wait_for(lambda: get(client, "/v1/stats")["lag"], lambda lag: lag == 0)
     curve = service.backend.curve
@@ -114,7 +114,7 @@ def test_a_full_disk_gets_no_point(service: EmbeddedService, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("path", sorted(PAGE_PATHS))
-def test_the_page_needs_no_token_and_lets_nothing_else_in(client: httpx.Client, path: str) -> None:
+def test_only_the_page_itself_needs_no_token(client: httpx.Client, path: str) -> None:
     answer = client.get(path, headers={"authorization": ""})
     assert answer.status_code == 200
     policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))

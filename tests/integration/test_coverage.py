@@ -14,7 +14,7 @@ import pytest
 from frontiers import AT_ONCE, Crawl, until
 from logs import NOW_US
 from processes import environment
-from sameness import stored_links
+from same_state import stored_links
 from servers import Server
 from serving import serving
 
@@ -166,7 +166,7 @@ def test_link_in_flight_between_shards_is_not_covered(valkey: Server) -> None:
     assert asked.now().flow.coverage == pytest.approx(1.0, abs=1e-5)
 
 
-def test_reader_that_loads_now_finds_what_one_that_followed_all_along_has(valkey: Server) -> None:
+def test_new_reader_agrees_with_one_that_followed_all_along(valkey: Server) -> None:
     crawl, draw = Crawl(valkey), random.Random(3)
     crawl._apply(encode_seeds(PAGES[:2], trust=1.0), "seeds")
     following = CoverageQuery(PageFlows(KeptLinks(Shards.open(valkey.client()))))
@@ -220,7 +220,7 @@ def test_crawl_without_trust_keeps_no_links_and_has_no_coverage(valkey: Server) 
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_mode_coverage_hands_out_the_pages_that_hold_most_trust(valkey: Server, shards: int) -> None:
+def test_mode_coverage_suggests_the_pages_that_hold_most_trust(valkey: Server, shards: int) -> None:
     web = Web(valkey, f"next-{shards}", shards)
     one, two, three, four, five = PAGES[:5]
     crawl = Shards.open(valkey.client(), web.name)
@@ -251,7 +251,7 @@ def test_mode_coverage_hands_out_the_pages_that_hold_most_trust(valkey: Server, 
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_mode_coverage_goes_through_all_pages_in_the_order_of_a_plain_sort(
+def test_mode_coverage_suggests_all_pages_in_the_order_of_a_plain_sort(
     valkey: Server, shards: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Looked at a block at a time; pages that are leased, read meanwhile, or on other hosts are passed over."""
@@ -329,7 +329,7 @@ def test_backup_has_trust_and_links(valkey: Server, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("trust", [-1.0, float("nan"), float("inf"), 1e10])
-def test_trust_that_is_no_weight_is_a_dead_letter(valkey: Server, trust: float) -> None:
+def test_invalid_trust_is_a_dead_letter(valkey: Server, trust: float) -> None:
     crawl = Crawl(valkey)
     crawl._apply(encode_seeds([PAGES[0]], trust=trust), "seeds")
     assert crawl.store.shard.books().dead_letters == 1
@@ -337,7 +337,7 @@ def test_trust_that_is_no_weight_is_a_dead_letter(valkey: Server, trust: float) 
         CoverageQuery(PageFlows(KeptLinks(crawl.pages))).now()
 
 
-def test_trusted_pages_that_vanish_are_told_from_none_and_count_again_when_they_are_back(valkey: Server) -> None:
+def test_vanished_trusted_pages_are_distinguished_from_none_and_count_again_when_back(valkey: Server) -> None:
     web = Web(valkey, "vanish", 1)
     crawl = Shards.open(valkey.client(), web.name)
     asked = CoverageQuery(PageFlows(KeptLinks(crawl)))
@@ -359,7 +359,7 @@ def test_trusted_pages_that_vanish_are_told_from_none_and_count_again_when_they_
 
 
 @pytest.mark.slow
-def test_trust_and_targets_that_can_not_be_taken_are_refused_and_change_nothing(tmp_path: Path) -> None:
+def test_invalid_trust_and_targets_are_refused_and_change_nothing(tmp_path: Path) -> None:
     settings = Settings.load(data=tmp_path / "data")
     with (
         EmbeddedService(settings) as service,
@@ -394,7 +394,7 @@ def test_trust_and_targets_that_can_not_be_taken_are_refused_and_change_nothing(
 
 
 @pytest.mark.slow
-def test_target_that_can_not_be_reached_is_said_to_be_so(tmp_path: Path) -> None:
+def test_unreachable_target_is_reported(tmp_path: Path) -> None:
     settings = Settings.load(data=tmp_path / "data")
     with (
         EmbeddedService(settings) as service,
@@ -419,7 +419,7 @@ def test_target_that_can_not_be_reached_is_said_to_be_so(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_service_and_command_say_what_is_covered_and_what_is_missing(tmp_path: Path) -> None:
+def test_service_and_command_report_what_is_covered_and_what_is_missing(tmp_path: Path) -> None:
     settings = Settings.load(data=tmp_path / "data")
     with (
         EmbeddedService(settings) as service,

@@ -89,7 +89,7 @@ def state(client: Client, url: str) -> tuple[Any, ...]:
     return found.state, found.reads
 
 
-def test_site_is_fetched_once_whole_and_the_crawl_ends_by_itself(service: Client) -> None:
+def test_each_page_of_a_site_is_fetched_once_and_the_crawl_ends_by_itself(service: Client) -> None:
     pages = tree(31)
     with website("127.0.0.1", pages) as site:
         manager = crawl(service.address, [site.url + "/p/0"])
@@ -181,7 +181,7 @@ def test_other_requests_are_handled_without_the_service(service: Client) -> None
         assert service.stats().known_pages == 1
 
 
-def test_without_a_service_it_says_so() -> None:
+def test_without_a_service_the_crawler_says_so() -> None:
     with pytest.raises(ClientError):
         crawl(f"http://127.0.0.1:{free_port()}", ["http://a.example/"], retry_on_blocked=False)
 

@@ -36,7 +36,7 @@ def test_deleted_crawl_leaves_no_key_and_the_others_alone(servers: Server) -> No
     assert Writer(fed(servers, "rehearsal")).resume(PARTITION) == 1  # The name is free again.
 
 
-def test_crawl_that_is_not_there_or_has_a_live_worker_is_not_deleted(valkey: Server) -> None:
+def test_missing_crawl_or_one_with_a_live_worker_is_not_deleted(valkey: Server) -> None:
     crawl = fed(valkey, "busy")
     with pytest.raises(BadInput, match="no crawl named 'none'"):
         delete_crawl(crawl.client, "none")

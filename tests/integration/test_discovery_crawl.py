@@ -106,7 +106,9 @@ def by_service(graph: TimeGraph, client: Client) -> tuple[Floats, list[int]]:
 
 
 @pytest.mark.parametrize("grown", [growing_graph, trendy_graph])
-def test_crawl_by_gai_and_or_finds_what_the_papers_does(tmp_path: Path, grown: Callable[[int], TimeGraph]) -> None:
+def test_crawl_by_gai_and_or_finds_as_much_as_the_papers_crawl(
+    tmp_path: Path, grown: Callable[[int], TimeGraph]
+) -> None:
     graph = grown(1)
     runs = np.array([by_hand(graph, seed) for seed in range(RUNS)])
     settings = Settings.load(data=tmp_path / "data", host_delay_seconds=0, revisit_seconds=0)

@@ -45,7 +45,7 @@ def verdicts(**settings: object) -> dict[str, tuple[str, str]]:
     return {f.check: (f.verdict, f.found) for f in look(lambda: Settings.load(**settings))}
 
 
-def test_nothing_is_wrong_with_a_store_as_it_should_be(servers: Server) -> None:
+def test_healthy_store_passes_every_check(servers: Server) -> None:
     Backend(Settings.load(store=servers.url), servers.url).close()
     found = verdicts(store=servers.url)
     assert {verdict for verdict, _ in found.values()} == {"ok"}
@@ -76,7 +76,7 @@ def test_server_that_would_lose_cash_or_stand_still_is_found(
     assert advice in found[check][1]
 
 
-def test_crawl_that_is_wrong_is_found(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problems_of_a_crawl_are_found(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     client = valkey.client()
     assert "no crawl named 'default' yet" in verdicts(store=valkey.url)["crawl"][1]
     shard = Shard.open(client)
@@ -94,7 +94,7 @@ def test_crawl_that_is_wrong_is_found(valkey: Server, monkeypatch: pytest.Monkey
     assert "99" in verdicts(store=valkey.url)["format"][1]
 
 
-def test_what_kept_links_take_is_told(valkey: Server) -> None:
+def test_memory_of_kept_links_is_reported(valkey: Server) -> None:
     shard = Shard.open(valkey.client())
     off = verdicts(store=valkey.url, keep_links=False)["kept links"]
     assert off == ("ok", "none are kept: OPIC_KEEP_LINKS is off")
@@ -115,7 +115,7 @@ def test_what_kept_links_take_is_told(valkey: Server) -> None:
         assert f"\n{line}\n" in scraped.decode()
 
 
-def test_store_that_is_away_and_settings_that_are_wrong_are_found(tmp_path: Path) -> None:
+def test_unavailable_store_and_wrong_settings_are_found(tmp_path: Path) -> None:
     assert verdicts(store=f"unix://{tmp_path}/none")["store"][0] == "FAIL"
     assert verdicts(damping=7)["settings"][0] == "FAIL"
     assert verdicts(data=tmp_path / "new", host="0.0.0.0")["token"][0] == "warn"
@@ -130,11 +130,11 @@ def test_disk_that_is_full_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert verdicts(data=tmp_path)["disk"][0] == verdict
 
 
-def test_secret_in_a_store_s_url_is_not_shown() -> None:
+def test_secret_in_a_store_url_is_not_shown() -> None:
     assert "hunter2" not in str(verdicts(store="redis://user:hunter2@127.0.0.1:1/0"))
 
 
-def test_command_prints_a_line_each_and_exits_with_1_when_something_fails(tmp_path: Path) -> None:
+def test_command_prints_one_line_per_check_and_exits_with_1_on_failure(tmp_path: Path) -> None:
     plain = opic("doctor", "--data", tmp_path / "new")
     assert (plain.returncode, plain.stderr) == (0, "")
     assert {line.split("\t")[0].strip() for line in plain.stdout.splitlines()} <= {"ok", "warn"}

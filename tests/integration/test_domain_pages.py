@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 PAGES, HOSTS, SETS, BYTES = 2_000, 50, 30, 40_000
 
 
-def test_pages_of_many_sets_of_domains_take_no_more_than_the_setting(valkey: Server) -> None:
+def test_cached_pages_of_domains_stay_within_the_setting(valkey: Server) -> None:
     crawl = Crawl(valkey, domain_bytes=BYTES)
     crawl.seed([f"http://h{page % HOSTS}.com/{page}" for page in range(PAGES)])
     cached = crawl.frontier._scheduler.choices._domains
@@ -28,7 +28,7 @@ def test_pages_of_many_sets_of_domains_take_no_more_than_the_setting(valkey: Ser
     assert crawl.urls(5, domains=["new.com"]) == ["http://new.com/"]
 
 
-def test_hosts_below_many_domains_take_no_more_than_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_hosts_of_domains_stay_within_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "HOSTS_KEPT_MAX", 20)
     table = HostTable()
     table.append([f"h{n}.d{n % 10}.example" for n in range(100)])

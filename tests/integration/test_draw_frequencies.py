@@ -58,7 +58,7 @@ def chances(policy: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("shards", [1, 16])
-def test_each_page_is_drawn_as_often_as_its_policy_says(valkey: Server, shards: int) -> None:
+def test_each_page_is_drawn_as_often_as_its_policy_defines(valkey: Server, shards: int) -> None:
     web = filled(valkey, f"draws-{shards}", shards)
     farthest, draws = 0.0, DRAWS[shards]
     for restarted in (False, True):

@@ -9,8 +9,8 @@ import redis
 from logs import PARTITION, record
 from ports import free_port
 from processes import wait_until
+from record_sources import Durable
 from servers import Server, find_server
-from sources import Durable
 
 from opic.errors import StoreError, StoreUnavailable
 from opic.service.service import Backend
@@ -32,7 +32,7 @@ def test_fsync_is_refused_where_the_server_syncs_later(servers: Server) -> None:
         store.apply(PARTITION, LOG[1:2])
 
 
-def test_problem_is_named_with_what_may_be_lost(servers: Server) -> None:
+def test_durability_problem_names_what_may_be_lost(servers: Server) -> None:
     client = servers.client()
     assert durability_problem(client) is None
     client.config_set("appendfsync", "everysec")
@@ -105,13 +105,13 @@ def test_event_is_accepted_once_the_replica_has_it(pair: tuple[Server, Server]) 
 
 
 @pytest.mark.slow
-def test_replica_as_the_store_is_refused(pair: tuple[Server, Server]) -> None:
+def test_a_replica_used_as_the_store_is_refused(pair: tuple[Server, Server]) -> None:
     with pytest.raises(StoreError, match="the store is a replica, which takes no writes: use its primary, 127"):
         Shard.open(pair[1].client())
 
 
 @pytest.mark.slow
-def test_barrier_after_a_restart_is_no_promise(servers: Server) -> None:
+def test_barrier_after_a_restart_is_refused(servers: Server) -> None:
     """What was written before it may be lost: the one who waits has to look again."""
     shard = Shard.open(servers.client(retry=redis.retry.Retry(redis.backoff.NoBackoff(), 3)))
     shard.durability = Durability("fsync")
@@ -150,7 +150,7 @@ def test_page_is_leased_once_the_replica_knows(pair: tuple[Server, Server]) -> N
 
 
 @pytest.mark.slow
-def test_lease_that_no_replica_knows_is_refused_and_given_back(pair: tuple[Server, Server]) -> None:
+def test_lease_without_a_replica_is_refused_and_released(pair: tuple[Server, Server]) -> None:
     primary, replica = pair
     backend = leasing(primary, WAIT_SECONDS)
     try:
@@ -167,9 +167,7 @@ def test_lease_that_no_replica_knows_is_refused_and_given_back(pair: tuple[Serve
 
 
 @pytest.mark.slow
-def test_lease_of_a_server_that_restarts_meanwhile_is_no_promise(
-    servers: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lease_during_a_restart_of_the_server_is_refused(servers: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be lost, so whoever asked is told to try again."""
     settings = Settings.load(store=servers.url, shards=1, durability="fsync")
     backend = Backend(settings, servers.url)

@@ -41,7 +41,7 @@ def by_name(expected: dict[str, float], call: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("shards", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_bound_is_that_of_the_policy_and_never_below_the_error(valkey: Server, shards: int) -> None:
+def test_bound_belongs_to_the_policy_and_is_never_below_the_error(valkey: Server, shards: int) -> None:
     web, draw = Web(valkey, f"bounds-{shards}", shards), random.Random(shards)
     links = {url: [PAGES[(at + 1) % 14], *draw.sample(PAGES[:4], 2)] for at, url in enumerate(PAGES)}
     for _ in range(ROUNDS):  # Each page many times, so that the bound by cash says something.

@@ -42,7 +42,7 @@ def test_importance_is_pagerank_of_the_known_graph_within_the_bound(valkey: Serv
                 assert sum(shares(found).values()) == pytest.approx(1.0)
 
 
-def test_top_hosts_domains_and_explain_say_the_same(valkey: Server) -> None:
+def test_top_hosts_domains_and_explain_agree(valkey: Server) -> None:
     web = Web(valkey, "says", 1)
     for page in range(12):
         web.read(PAGES[page], [PAGES[0], PAGES[(page + 3) % 14]])
@@ -66,7 +66,7 @@ def test_top_hosts_domains_and_explain_say_the_same(valkey: Server) -> None:
     assert estimate["value"] / estimate["of"] == pytest.approx(found["importance"])  # type: ignore[index]
 
 
-def test_questions_that_settling_would_delay_are_answered_from_what_was_settled_last(
+def test_queries_that_settling_would_delay_use_the_last_settled_state(
     valkey: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("opic.query.exact.CREDIT_SHARE", 0.0)
@@ -90,7 +90,7 @@ def test_questions_that_settling_would_delay_are_answered_from_what_was_settled_
     exact.close()
 
 
-def test_question_hardly_waits_for_what_settles_beside_it(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_hardly_waits_for_the_settling_thread(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("opic.query.exact.LOOK_SECONDS", 3_600.0)  # The thread beside does nothing here.
     web = Web(valkey, "held")
     web.read(PAGES[0], [PAGES[1]])
@@ -105,7 +105,7 @@ def test_question_hardly_waits_for_what_settles_beside_it(valkey: Server, monkey
     exact.close()
 
 
-def test_rank_of_pages_that_are_too_near_is_not_certain(valkey: Server) -> None:
+def test_rank_of_pages_with_overlapping_bounds_is_uncertain(valkey: Server) -> None:
     web = Web(valkey, "near", 1)
     web.read(PAGES[0], [PAGES[1], PAGES[2]])  # The two have the same importance.
     top = asked(web.crawl).top(3)
@@ -130,7 +130,7 @@ def test_pages_read_before_links_were_kept_widen_the_bound(valkey: Server) -> No
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_links_switched_off_and_on_again(valkey: Server, shards: int) -> None:
+def test_importance_is_exact_after_links_are_switched_off_and_on_again(valkey: Server, shards: int) -> None:
     """The bound counts the pages read meanwhile, and those of before; once all are read again it is exact."""
     web, draw = Web(valkey, f"switched-{shards}", shards), random.Random(shards)
     following = asked(web.opened(shards))
@@ -164,7 +164,7 @@ def test_links_switched_off_and_on_again(valkey: Server, shards: int) -> None:
 
 
 @pytest.mark.slow
-def test_service_answers_by_links_unless_told_otherwise(tmp_path: Path) -> None:
+def test_service_answers_by_links_by_default(tmp_path: Path) -> None:
     with serving_embedded(tmp_path / "data", keep_links=True) as (http, client):
         events = [{"url": page, "links": [PAGES[0], PAGES[3]]} for page in PAGES]
         assert http.post("/v1/events", json=events).status_code == 202
@@ -216,7 +216,7 @@ def at_hand(query: Query, ask: Ask) -> Any:
 
 
 @pytest.mark.parametrize("shards", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_answer_that_is_at_hand_is_the_one_that_waits_for_the_store(
+def test_immediate_answer_equals_the_one_that_waits_for_the_store(
     valkey: Server, monkeypatch: pytest.MonkeyPatch, shards: int
 ) -> None:
     web = Web(valkey, f"at-hand-{shards}", shards)
@@ -243,7 +243,7 @@ def test_answer_that_is_at_hand_is_the_one_that_waits_for_the_store(
         query.exact.close()  # type: ignore[union-attr]
 
 
-def test_nothing_is_at_hand_while_a_thread_has_the_replica_or_nobody_follows(
+def test_no_immediate_answer_while_the_replica_is_locked_or_not_followed(
     valkey: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     web = Web(valkey, "busy-hand")

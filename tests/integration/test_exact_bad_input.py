@@ -45,7 +45,7 @@ def test_page_that_alternates_between_two_sets_of_links_takes_no_more_memory(
 
 
 @pytest.mark.slow
-def test_farm_of_many_pages_that_link_to_one_another(valkey: Server) -> None:
+def test_link_farm_keeps_the_bound_true(valkey: Server) -> None:
     """And to one page, which the rest of the web does not link to."""
     web, draw = Web(valkey, "farm"), np.random.default_rng(11)
     targets = draw.integers(0, FARM, (FARM, FARM_LINKS))
@@ -74,7 +74,7 @@ def test_farm_of_many_pages_that_link_to_one_another(valkey: Server) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("links_max", [10_000, 100_000])
-def test_page_with_very_many_links(valkey: Server, links_max: int) -> None:
+def test_page_with_very_many_links_keeps_the_bound_true(valkey: Server, links_max: int) -> None:
     """All of them where the limit allows; else the first ones, and the bound is that of these."""
     many = [f"http://t{page % 97}.org/{page}" for page in range(100_000)]
     web = Web(valkey, f"many-{links_max}")
@@ -97,7 +97,7 @@ def test_page_with_very_many_links(valkey: Server, links_max: int) -> None:
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_all_pages_gone(valkey: Server, shards: int) -> None:
+def test_importance_is_zero_once_all_pages_are_gone(valkey: Server, shards: int) -> None:
     """And then one comes back."""
     web = Web(valkey, f"all-gone-{shards}", shards)
     for page, url in enumerate(PAGES):

@@ -58,7 +58,7 @@ def taken(frontier: Frontier, policy: str, count: int, **more: Any) -> list[str]
 
 
 @pytest.mark.parametrize("shards", [1, 16])
-def test_gai_takes_the_most_in_links_first_before_and_after_a_restart(valkey: Server, shards: int) -> None:
+def test_gai_suggests_pages_with_most_in_links_first_before_and_after_a_restart(valkey: Server, shards: int) -> None:
     web = linked(valkey, shards)
     inlinks = dict(zip(TARGETS, INLINKS, strict=True))
     frontier = frontier_of(web, shards)
@@ -90,7 +90,7 @@ def test_pages_without_in_links_come_last(valkey: Server, policy: str) -> None:
     assert sorted(found[:3]) == sorted(f"{url}new" for url in TARGETS[3:])
 
 
-def test_leased_page_makes_room_for_the_next_and_comes_back(valkey: Server) -> None:
+def test_leased_page_leaves_its_turn_to_the_next_and_comes_back(valkey: Server) -> None:
     frontier = frontier_of(linked(valkey, 1), 1)
     first: Any = frontier.next(2, mode="discover", policy="GAI")
     assert [page["url"] for page in first["pages"]] == TARGETS[:2]
@@ -101,7 +101,7 @@ def test_leased_page_makes_room_for_the_next_and_comes_back(valkey: Server) -> N
     assert [page["url"] for page in again["pages"]] == [*TARGETS[:2], TARGETS[4]]
 
 
-def test_domains_and_delays_hold(valkey: Server) -> None:
+def test_domains_and_host_delays_are_respected(valkey: Server) -> None:
     web = linked(valkey, 1)
     web.read(HUBS[0], [TARGETS[0] + "deep", *TARGETS])
     frontier = frontier_of(web, 1, host_delay_seconds=60.0)
@@ -110,7 +110,7 @@ def test_domains_and_delays_hold(valkey: Server) -> None:
     assert set(taken(frontier, "AI", 9, domains=("t0.org",))) <= {TARGETS[0], TARGETS[0] + "deep"}
 
 
-def test_choice_over_many_blocks_is_that_of_a_sort(valkey: Server) -> None:
+def test_choice_over_many_blocks_equals_a_sort(valkey: Server) -> None:
     web, rng = Web(valkey, "blocks"), np.random.default_rng(1)
     pages = [f"http://p{number % 50}.org/{number}" for number in range(3 * BLOCK_PAGES)]
     for number in range(40):

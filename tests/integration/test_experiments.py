@@ -139,7 +139,7 @@ def test_discovery_is_measured_on_graphs_that_change(pair: tuple[str, str]) -> N
     assert (curve[:, 3] <= 741 / 3).all()
 
 
-def test_places_are_by_performance_on_each_graph_and_none_for_those_that_never_recrawl() -> None:
+def test_places_are_by_performance_per_graph_and_only_for_policies_that_recrawl() -> None:
     found = [("a", "OR", 0.3), ("a", "none", 0.9), ("a", "U", 0.5), ("b", "U", 0.1)]
     rows = [{"graph": graph, "recrawl": policy, "crawl": crawl, "place": ""} for graph, policy, crawl in found]
     ordered = ranked(Run(None, 1, False, Axes(), lambda *_: None), rows)
@@ -157,7 +157,7 @@ def test_ranking_by_several_runs_says_how_sure_it_is(tmp_path: Path) -> None:
     assert 0 < worst["crawl ±"] < 0.1
 
 
-def test_list_names_each_experiment() -> None:
+def test_list_shows_each_experiment() -> None:
     done = CliRunner().invoke(app, ["--list", "--json"])
     assert [row["name"] for row in json.loads(done.stdout)["experiments"]] == list(EXPERIMENTS)
 
@@ -188,7 +188,7 @@ def test_shares_by_value_are_shown_beside_the_truth(tmp_path: Path) -> None:
         assert abs(row["mean estimated"] - row["mean"]) < 0.1
 
 
-def test_influence_is_compared_with_what_fetching_a_page_does(tmp_path: Path) -> None:
+def test_influence_is_compared_with_the_effect_of_fetching_a_page(tmp_path: Path) -> None:
     rows = small_run("davis-fig1", tmp_path)
     assert len(rows) == 2
     for row in rows:
@@ -213,7 +213,7 @@ def test_classifiers_are_compared_on_texts(tmp_path: Path) -> None:
     assert "articles_text.jsonl.gz is missing; name the directory that has it with --data DIR" in str(done.exception)
 
 
-def test_what_stands_before_an_article_is_cut_off() -> None:
+def test_category_headings_before_an_article_are_removed() -> None:
     texts = ["A 2007 Schools. Related subjects: British History 1500 and before; Birds The text", "no heading"]
     names = [["subject.History.British_History.British_History_1500_and_before"], ["subject.Birds"]]
     assert without_categories(texts, names) == ["The text", "no heading"]
@@ -237,7 +237,7 @@ def made_up_graph() -> tuple[np.ndarray, RecordedGraph]:
     return web, RecordedGraph("made up", link_matrix(*np.nonzero(web), web.shape), parts, ["a", "b", "c", "d"])
 
 
-def test_service_that_keeps_links_says_what_opic_approaches() -> None:
+def test_service_that_keeps_links_gives_what_opic_approaches() -> None:
     _, graph = made_up_graph()
     pages = np.arange(0, 40, 3)
     kept, measured = known_by_links(graph, pages), read_by_service(graph, pages, reads=400)

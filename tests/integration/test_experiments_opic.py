@@ -31,7 +31,7 @@ def quick(name: str) -> tuple[Result, list[dict[str, object]]]:
 
 
 @pytest.mark.parametrize("name", ["fig2", "fig3"])
-def test_quick_run_of_a_figure_puts_ours_beside_each_claim(name: str, tmp_path: Path) -> None:
+def test_quick_run_of_a_figure_compares_each_claim_with_our_result(name: str, tmp_path: Path) -> None:
     result, rows = quick(name)
     result.write(tmp_path)
     table = json.loads((tmp_path / f"{name}.json").read_text())
@@ -109,7 +109,7 @@ def test_interpolated_edges_are_nearer_than_fixed_windows_and_lose_little_when_m
         assert fewer < 1.2 * edges
 
 
-def test_derivative_tells_most_pages_that_change_from_others() -> None:
+def test_derivative_distinguishes_most_changing_pages() -> None:
     _, rows = quick("opic-derivative")
     told = [
         row for row in rows if row["what"] == "derivative" and row["change"] == "10%" and row["window"] != "1 months"
@@ -126,12 +126,12 @@ def test_quick_run_of_matrices_has_a_row_for_each() -> None:
     assert all(float(str(row["L1 from eigenvector"])) > 1 for row in rows)
 
 
-def test_windows_of_days_and_of_rounds_are_both_there() -> None:
+def test_windows_are_measured_in_days_and_in_rounds() -> None:
     _, rows = quick("opic-days")
     assert {row["window"] for row in rows} >= {"", "8 rounds", "8 days"}
 
 
-def test_quick_run_of_reads_says_what_is_missing_and_when_each_target_was_met() -> None:
+def test_quick_run_of_reads_reports_missing_data_and_when_each_target_was_met() -> None:
     result, rows = quick("opic-reads")
     assert {row["graph"] for row in rows} == {"hollins", "wikispeedia"}
     assert len(result.missing) == 2
@@ -202,7 +202,7 @@ def test_quick_run_of_orders_has_a_row_for_each_and_cash_is_ahead_of_random() ->
     assert float(str(last["cash"]["l1"])) < float(str(last["random"]["l1"]))
 
 
-def test_quick_run_of_change_models_says_of_each_how_much_it_changes_and_who_is_best() -> None:
+def test_quick_run_of_change_models_reports_the_change_and_the_best_policy_of_each() -> None:
     result, rows = quick("opic-changes")
     assert all(row.keys() == {"claim", "paper", "ours"} for row in result.paper)
     still = [row for row in rows if row["what changes"] == "nothing"]
@@ -213,7 +213,7 @@ def test_quick_run_of_change_models_says_of_each_how_much_it_changes_and_who_is_
     assert 0 < by_rate["1%"] < by_rate["5%"] < by_rate["10%"]
 
 
-def test_polling_more_often_is_nearer_the_site_in_windows_and_in_what_was_crawled() -> None:
+def test_polling_more_often_brings_windows_and_the_crawled_graph_nearer_to_the_site() -> None:
     _, rows = quick("opic-polling")
     l1 = {
         (row["strategy"], row["reads a day"], f"{row['payout']} {row['estimate']}".strip()): float(str(row["L1"]))

@@ -46,7 +46,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_rows_are_what_the_service_answers(
+def test_rows_equal_the_answers_of_the_service(
     valkey: Server, tmp_path: Path, shards: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export_pages, "PAGES_A_BATCH", 3)
@@ -134,7 +134,7 @@ def test_events_during_an_export_are_not_in_it(valkey: Server, tmp_path: Path, m
         assert (tmp_path / name.replace("before", "during")).read_text() == (tmp_path / name).read_text()
 
 
-def test_crawl_made_anew_during_an_export_is_an_error_and_leaves_no_file(
+def test_recreating_a_crawl_during_an_export_is_an_error_and_leaves_no_file(
     valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export_pages, "PAGES_A_BATCH", 4)
@@ -186,7 +186,7 @@ def test_disk_without_room_is_an_error_and_leaves_no_file(valkey: Server, tmp_pa
 
 
 @pytest.mark.slow
-def test_duckdb_reads_what_the_command_writes(valkey: Server, tmp_path: Path) -> None:
+def test_duckdb_reads_the_exported_files(valkey: Server, tmp_path: Path) -> None:
     crawled(valkey, "export-command", 2)
     path = tmp_path / "p.parquet"
     command = ["export", str(path), "--links", "--store", valkey.url, "--crawl", "export-command", "--json"]
@@ -206,7 +206,7 @@ def test_duckdb_reads_what_the_command_writes(valkey: Server, tmp_path: Path) ->
         ("none/p.csv", "csv", False, "none is no directory"),
     ],
 )
-def test_impossible_wish_is_refused_before_anything_is_read(
+def test_impossible_combination_of_options_is_refused_before_anything_is_read(
     valkey: Server, tmp_path: Path, name: str, format: str, links: bool, why: str
 ) -> None:
     with pytest.raises(BadInput, match=why):
@@ -214,7 +214,7 @@ def test_impossible_wish_is_refused_before_anything_is_read(
     assert not list(tmp_path.iterdir())
 
 
-def test_links_that_are_not_kept_are_refused(valkey: Server, tmp_path: Path) -> None:
+def test_export_of_links_that_are_not_kept_is_refused(valkey: Server, tmp_path: Path) -> None:
     query = asked(crawled(valkey, "export-none", keep_links=False).crawl)
     with pytest.raises(NotKept):
         export(query, tmp_path / "p.csv", "csv", links=True)

@@ -33,7 +33,7 @@ WAIT_SECONDS = 20.0
 @pytest.mark.parametrize("long", [False, True])
 @pytest.mark.parametrize("shards", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("delay", [0.0, 300.0])
-def test_order_is_that_of_a_plain_sort_whatever_crawlers_do(
+def test_order_equals_a_plain_sort_whatever_crawlers_do(
     valkey: Server, shards: int, delay: float, long: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Leases and host delays hold; a large batch ends at half of its best page's key."""
@@ -109,7 +109,7 @@ def test_seed_share_of_the_teleport_is_on_the_seeds_or_the_trusted_pages(valkey:
     assert first == [[PAGES[2]], [PAGES[2]], [PAGES[1]]]
 
 
-def test_mode_any_is_half_never_read_pages_unless_told_otherwise(valkey: Server) -> None:
+def test_mode_any_gives_half_unread_pages_by_default(valkey: Server) -> None:
     for share, expected in ((None, [False, False, True, True]), (0.75, [False, False, False, True])):
         web = Ordered(valkey, f"half-{share}", share=share)
         for page in MANY[:30]:
@@ -137,7 +137,7 @@ def test_pages_of_one_kind_fill_the_answer_where_the_other_has_run_out(valkey: S
     assert set(web.urls(14)) == cash  # All were.
 
 
-def test_domain_and_depth_are_stayed_within(valkey: Server) -> None:
+def test_domain_and_depth_are_respected(valkey: Server) -> None:
     web = Ordered(valkey, "within")
     web.seed(MANY[:6])
     for page in MANY[:6]:
@@ -149,7 +149,7 @@ def test_domain_and_depth_are_stayed_within(valkey: Server) -> None:
     assert set(web.urls(30, max_depth=0, mode="discover")) == set(MANY[40:42])
 
 
-def test_pages_come_by_cash_until_the_order_is_known_and_then_the_latest_last(valkey: Server) -> None:
+def test_pages_come_by_cash_until_the_order_is_known_then_new_pages_come_last(valkey: Server) -> None:
     """A thread computes the order; it is stopped here, so that the order stays as it was."""
     web = Ordered(valkey, "beside")
     for page in MANY[:10]:
@@ -181,7 +181,7 @@ def test_pages_come_by_cash_until_the_order_is_known_and_then_the_latest_last(va
     assert not {MANY[0], MANY[12]} & set(again)  # They come with the next order.
 
 
-def test_frontier_of_a_crawl_without_links_is_by_cash_and_says_nothing_of_it(valkey: Server) -> None:
+def test_frontier_of_a_crawl_without_links_is_ordered_by_cash_without_a_note(valkey: Server) -> None:
     plain = Web(valkey, "no-links", keep_links=False)
     for page in PAGES[:6]:
         plain.read(page, PAGES[6:9])
@@ -203,7 +203,7 @@ def test_pages_read_before_links_were_kept_leave_the_order_to_cash(valkey: Serve
     assert web.next(1)["order"] == "cash"
 
 
-def test_explain_has_the_place_among_pages_of_its_kind(valkey: Server) -> None:
+def test_explain_gives_the_rank_among_pages_of_the_same_kind(valkey: Server) -> None:
     web = Ordered(valkey, "place")
     web.read(PAGES[0], [PAGES[1], PAGES[2]])
     web.read(PAGES[3], [PAGES[2]])

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 from logs import PARTITION, pep_history
-from sameness import assert_same, assert_same_replica, small_batches, small_blocks
+from same_state import assert_same, assert_same_replica, small_batches, small_blocks
 from servers import Server
 
 from opic.errors import StoreDamaged, StoreUnavailable
@@ -100,7 +100,7 @@ def load_with_pauses(shard: Shard, pause: Callable[[int], object]) -> tuple[Repl
 
 
 @pytest.mark.slow
-def test_loader_that_is_overtaken_after_any_of_its_reads_ends_where_the_writer_stands(servers: Server) -> None:
+def test_loader_overtaken_after_any_of_its_reads_ends_in_the_state_of_the_writer(servers: Server) -> None:
     """Meanwhile journal and checkpoint turn over ten times: what it has read so far is of another time."""
     writing = Writing(Shard.open(servers.client()))
     writing.go_on(300)
@@ -120,7 +120,7 @@ def test_loader_that_is_overtaken_after_any_of_its_reads_ends_where_the_writer_s
         writing.assert_same(replica)
 
 
-def test_loader_that_is_overtaken_after_each_of_its_reads_says_so(valkey: Server) -> None:
+def test_loader_overtaken_after_each_of_its_reads_gives_up_with_an_error(valkey: Server) -> None:
     writing = Writing(Shard.open(valkey.client()))
     writing.go_on(100)
 
@@ -134,7 +134,7 @@ def test_loader_that_is_overtaken_after_each_of_its_reads_says_so(valkey: Server
         load_with_pauses(Shard.open(valkey.client()), pause)
 
 
-def test_reader_under_which_the_journal_is_trimmed_loads_again(servers: Server) -> None:
+def test_reader_loads_again_when_the_journal_is_trimmed_beyond_its_position(servers: Server) -> None:
     writing = Writing(Shard.open(servers.client()))
     writing.go_on(100)
     reader = Crawl([Shard.open(servers.client())])
@@ -175,7 +175,7 @@ def record_damaged(shard: Shard, change: Callable[[bytes], bytes]) -> None:
         (lambda record: record[:4] + b"\xff\x00" + record[6:], "version 255, but this program reads version"),
     ],
 )
-def test_record_that_can_not_be_read_is_said_to_whoever_loads_or_follows(
+def test_unreadable_record_is_reported_to_loaders_and_followers(
     valkey: Server, change: Callable[[bytes], bytes], word: str
 ) -> None:
     writing = Writing(Shard.open(valkey.client()))
@@ -189,7 +189,7 @@ def test_record_that_can_not_be_read_is_said_to_whoever_loads_or_follows(
             reader.follow()
 
 
-def test_record_whose_bytes_changed_does_not_follow_from_the_head(valkey: Server) -> None:
+def test_record_with_a_changed_byte_does_not_match_the_head(valkey: Server) -> None:
     """It can be unpacked; its digest is another one, so that nobody takes it for what the head names."""
     writing = Writing(Shard.open(valkey.client()))
     writing.go_on(100)
@@ -233,7 +233,7 @@ def set_field(name: str, change: Callable[[bytes], bytes | None]) -> Callable[[S
         (lambda shard: shard.client.delete(shard.keys.journal), "lacks its last record"),
     ],
 )
-def test_checkpoint_that_can_not_be_right_is_said(valkey: Server, change: Callable[[Shard], None], word: str) -> None:
+def test_invalid_checkpoint_is_reported(valkey: Server, change: Callable[[Shard], None], word: str) -> None:
     shard = Shard.open(valkey.client())
     store = ShardWriter(shard, journal_bytes=64)
     store.apply(PARTITION, LOG[:500])
@@ -243,7 +243,7 @@ def test_checkpoint_that_can_not_be_right_is_said(valkey: Server, change: Callab
         Crawl([shard]).follow()
 
 
-def test_urls_that_are_missing_are_said(valkey: Server) -> None:
+def test_missing_urls_are_reported(valkey: Server) -> None:
     shard = Shard.open(valkey.client())
     store = ShardWriter(shard, journal_bytes=64)
     store.apply(PARTITION, LOG[:500])

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow  # `make check` stays under two minutes.
 # The order.
 
 
-def test_order_is_the_models_order_of_cash(servers: Server) -> None:
+def test_order_equals_the_order_of_cash_in_the_model(servers: Server) -> None:
     ledger, crawl = Ledger(), Crawl(servers, regrant_ppm=CrawlRules().regrant_ppm)
     log = pep_history()[:9_000]
     ledger.apply(PARTITION, log)
@@ -44,14 +44,14 @@ def test_order_is_the_models_order_of_cash(servers: Server) -> None:
     assert crawl.next() == []
 
 
-def test_more_pages_than_are_read_at_once_may_be_asked_for(valkey: Server) -> None:
+def test_more_pages_than_one_read_may_be_requested(valkey: Server) -> None:
     crawl, urls = Crawl(valkey), pages_of(100, 60)
     for at in range(0, 6_000, 1_000):
         crawl.seed(urls[at : at + 1_000])
     assert crawl.urls(5_000) == urls[:5_000]
 
 
-def test_pages_of_equal_cash_come_as_they_became_known(valkey: Server) -> None:
+def test_pages_of_equal_cash_come_in_the_order_of_discovery(valkey: Server) -> None:
     crawl, urls = Crawl(valkey), pages_of(30, 10)
     crawl.seed(urls)
     assert crawl.urls(20) + crawl.urls(7) == urls[:27]
@@ -105,9 +105,7 @@ def test_ten_thousand_suggestions_to_four_threads_of_two_endpoints_repeat_no_pag
     assert len(set(found)) == len(found)
 
 
-def test_leases_that_are_not_read_anew_each_time_are_held_all_the_same(
-    valkey: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cached_leases_are_respected(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """With very many leases an endpoint keeps what it read of them for a while; the store has the last word."""
     monkeypatch.setattr("opic.frontier.hot_crawl.HELD_SMALL", -1)
     crawl, urls = Crawl(valkey), pages_of(100, 10)
@@ -119,7 +117,7 @@ def test_leases_that_are_not_read_anew_each_time_are_held_all_the_same(
     assert sorted(found) == sorted(urls[:500])
 
 
-def test_lease_names_its_end_by_the_servers_clock(valkey: Server) -> None:
+def test_lease_ends_by_the_servers_clock(valkey: Server) -> None:
     crawl = Crawl(valkey)
     crawl.seed(pages_of(10, 1))
     client = crawl.store.shard.client
@@ -133,7 +131,7 @@ def test_lease_names_its_end_by_the_servers_clock(valkey: Server) -> None:
     assert page["lease_until"] - client.time()[0] == pytest.approx(300, abs=5)
 
 
-def test_lease_that_runs_out_is_a_failed_fetch_and_waits_twice_as_long_each_time(servers: Server) -> None:
+def test_expired_lease_is_a_failed_fetch_and_doubles_the_wait(servers: Server) -> None:
     crawl = Crawl(servers, PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.1))
     crawl.seed(["http://a.org/"])
     ended = crawl.next(1, lease_seconds=0.05)[0]["lease_until"]
@@ -146,7 +144,7 @@ def test_lease_that_runs_out_is_a_failed_fetch_and_waits_twice_as_long_each_time
     assert crawl.fails() == 0
 
 
-def test_without_a_retry_wait_a_lease_that_ran_out_is_free_at_once(valkey: Server) -> None:
+def test_without_a_retry_delay_an_expired_lease_frees_its_page_at_once(valkey: Server) -> None:
     crawl = Crawl(valkey, PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.0))
     crawl.seed(["http://a.org/"])
     first = crawl.next(1, lease_seconds=0.05)
@@ -166,7 +164,7 @@ def test_event_ends_the_lease_of_its_page_whoever_sends_it(valkey: Server) -> No
     assert crawl.urls() == [a]
 
 
-def test_leases_and_waits_outlive_the_server(valkey: Server) -> None:
+def test_leases_and_waits_survive_a_restart_of_the_server(valkey: Server) -> None:
     crawl, urls = Crawl(valkey, PolitenessSettings(host_delay_seconds=30.0)), pages_of(30, 2)
     crawl.seed(urls)
     assert len(crawl.next(10)) == 10
@@ -186,7 +184,7 @@ def test_released_page_is_free_at_once(servers: Server) -> None:
     assert crawl.frontier.release([]) == {"released": 0}
 
 
-def test_lease_that_ended_is_not_given_back_nor_that_of_another(valkey: Server) -> None:
+def test_only_a_running_lease_of_its_holder_is_released(valkey: Server) -> None:
     crawl = Crawl(valkey, PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.0))
     crawl.seed(["http://a.org/"])
     (mine,) = crawl.next(lease_seconds=0.05)
@@ -198,7 +196,7 @@ def test_lease_that_ended_is_not_given_back_nor_that_of_another(valkey: Server) 
     assert crawl.frontier.release(["0-77-1790000000000000"]) == {"released": 0}
 
 
-def test_lease_of_another_crawler_is_released_only_by_who_has_its_token(servers: Server) -> None:
+def test_lease_is_released_only_with_its_token(servers: Server) -> None:
     """Page and end of a lease can be guessed or read in `explain`; the rest of its token can't."""
     crawl = Crawl(servers)
     crawl.seed(pages_of(3, 1))
@@ -227,7 +225,7 @@ def asked_of_others(other: Frontier, n: int) -> list[str]:
 
 
 @pytest.mark.parametrize("kept_max", [10_000, 2])
-def test_page_given_back_through_another_endpoint_is_free_at_once(
+def test_page_released_through_another_endpoint_is_free_at_once(
     servers: Server, monkeypatch: pytest.MonkeyPatch, kept_max: int
 ) -> None:
     """It held the page by its own lease, or by a refusal; and where very many came back, it reads all anew."""
@@ -248,9 +246,7 @@ def test_page_given_back_through_another_endpoint_is_free_at_once(
     assert asked_of_others(other, 3) == urls[8:11]
 
 
-def test_counts_of_what_waits_are_repeated_for_a_moment_where_pages_were_found(
-    valkey: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counts_of_waiting_pages_are_reused_for_a_moment(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     too_large(monkeypatch)
     crawl = Crawl(valkey)
     crawl.seed(f"http://h{page}.example/" for page in range(6))
@@ -266,7 +262,7 @@ def test_counts_of_what_waits_are_repeated_for_a_moment_where_pages_were_found(
     assert leased(1) == 6  # Of an answer without a page they are always current.
 
 
-def test_store_remembers_the_last_pages_that_were_given_back(valkey: Server) -> None:
+def test_store_remembers_the_last_released_pages(valkey: Server) -> None:
     crawl, urls = Crawl(valkey), pages_of(100, 26)
     for at in range(0, 2_600, 1_300):
         crawl.seed(urls[at : at + 1_300])
@@ -283,7 +279,7 @@ def test_store_remembers_the_last_pages_that_were_given_back(valkey: Server) -> 
     "lease",
     ["", "0", "0-1", "1-1-1790000000000000", "0-1-x", "0-1--5", "0-\u0661-1790000000000000", "x" * 999, "0-1-2-3"],
 )
-def test_text_that_is_no_lease_is_refused_and_none_is_given_back(valkey: Server, lease: str) -> None:
+def test_malformed_lease_is_refused_and_none_is_released(valkey: Server, lease: str) -> None:
     crawl = Crawl(valkey)
     crawl.seed(["http://a.org/"])
     (page,) = crawl.next()
@@ -295,7 +291,7 @@ def test_text_that_is_no_lease_is_refused_and_none_is_given_back(valkey: Server,
 # Hosts.
 
 
-def test_host_rests_between_two_of_its_pages(servers: Server) -> None:
+def test_host_delay_is_kept_between_pages(servers: Server) -> None:
     """By the times of the suggestions, which are the server's, over two endpoints that poll without a pause."""
     rest = PolitenessSettings(host_delay_seconds=0.2, lease_seconds=100.0)
     crawl = Crawl(servers, rest)
@@ -327,7 +323,7 @@ def test_without_a_delay_a_host_gives_many_pages_at_once(valkey: Server) -> None
     assert crawl.urls(20) == urls[:20]
 
 
-def test_rest_of_a_host_goes_on_when_its_page_is_given_back(valkey: Server) -> None:
+def test_host_delay_continues_after_a_release(valkey: Server) -> None:
     crawl = Crawl(valkey, PolitenessSettings(host_delay_seconds=30.0))
     crawl.seed(["http://a.org/1", "http://a.org/2"])
     (page,) = crawl.next()
@@ -335,14 +331,14 @@ def test_rest_of_a_host_goes_on_when_its_page_is_given_back(valkey: Server) -> N
     assert crawl.next() == []
 
 
-def test_busy_hosts_are_passed_over(valkey: Server) -> None:
+def test_busy_hosts_are_skipped(valkey: Server) -> None:
     crawl = Crawl(valkey)
     crawl.seed(["http://a.org/", "http://b.a.org/", "https://user@A.org:8443/x", "http://xn--bcher-kva.example/"])
     assert crawl.urls(busy_hosts=["A.org", "bücher.example", "unknown.org"]) == ["http://b.a.org/"]
     assert len(crawl.urls()) == 3
 
 
-def test_host_with_all_the_hottest_pages_costs_no_round_trips(valkey: Server) -> None:
+def test_host_with_all_the_best_pages_costs_no_extra_round_trips(valkey: Server) -> None:
     """20,000 pages, of which one host owns the hottest 10,000."""
     crawl = Crawl(valkey, PolitenessSettings(host_delay_seconds=60.0))
     huge = [f"http://huge.org/{i}" for i in range(10_000)]
@@ -383,7 +379,7 @@ def test_excluded_page_is_not_offered_until_it_is_read_or_seeded(valkey: Server)
     assert crawl.urls() == [b]
 
 
-def test_gone_page_is_offered_when_it_is_back(valkey: Server) -> None:
+def test_gone_page_is_offered_again_once_it_is_back(valkey: Server) -> None:
     crawl, a, b = Crawl(valkey), "http://a.org/", "http://b.org/"
     crawl.seed([a, b])
     crawl.event(a, status=404)
@@ -395,7 +391,7 @@ def test_gone_page_is_offered_when_it_is_back(valkey: Server) -> None:
     assert crawl.urls() == [a]
 
 
-def test_failed_page_waits_twice_as_long_each_time(servers: Server) -> None:
+def test_each_failure_doubles_the_wait(servers: Server) -> None:
     crawl, a = Crawl(servers, PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.1)), "http://a.org/"
     crawl.seed([a])
     for times in range(1, 4):
@@ -429,7 +425,7 @@ def test_batch_is_cut_at_half_of_its_best_page_past_a_tenth_of_the_pages(valkey:
     assert crawl.urls(90) == urls[12:]  # All hold what the best holds.
 
 
-def test_batch_is_not_cut_for_leases_that_were_given_back(valkey: Server) -> None:
+def test_batch_is_not_cut_for_released_leases(valkey: Server) -> None:
     crawl = Crawl(valkey)
     pages = pages_of(50, 1)
     crawl.seed(pages)
@@ -450,7 +446,7 @@ def test_batch_is_cut_by_the_best_page_that_is_free(valkey: Server) -> None:
     assert crawl.urls(50) == urls[1:51]
 
 
-def test_modes_tell_pages_never_read_from_others(valkey: Server) -> None:
+def test_modes_separate_unread_pages_from_read_ones(valkey: Server) -> None:
     crawl, a, b, c = Crawl(valkey), "http://a.org/", "http://b.org/", "http://c.org/"
     crawl.seed([a, b, c])
     crawl.event(a, [b])
@@ -496,7 +492,7 @@ def test_bad_parameter_is_refused_by_name(valkey: Server, bad: dict[str, Any], c
 # What is shown without a lease.
 
 
-def test_what_is_shown_to_be_next_is_what_is_handed_out(servers: Server) -> None:
+def test_peek_shows_the_pages_that_next_leases(servers: Server) -> None:
     crawl, urls = Crawl(servers, PolitenessSettings(host_delay_seconds=30.0)), pages_of(20, 3)
     crawl.seed(urls)
     for i in range(3):
@@ -517,7 +513,7 @@ def test_what_is_shown_to_be_next_is_what_is_handed_out(servers: Server) -> None
         crawl.frontier.peek(1, mode="new")
 
 
-def test_each_hindrance_of_a_page_is_explained(servers: Server) -> None:
+def test_each_reason_that_holds_a_page_back_is_explained(servers: Server) -> None:
     crawl = Crawl(servers, PolitenessSettings(host_delay_seconds=30.0, retry_seconds=60.0))
     a, b, c, d, e, f = (f"http://{name}.org/" for name in "abcdef")
     crawl.seed([a, b, c, d, e, f"{a}2"])
@@ -562,7 +558,7 @@ def retry_after(crawl: Crawl, **more: Any) -> float:
     return float(answer["retry_after"])
 
 
-def test_empty_answer_says_when_a_host_has_rested(valkey: Server) -> None:
+def test_empty_answer_says_when_a_host_delay_ends(valkey: Server) -> None:
     crawl = Crawl(valkey, PolitenessSettings(host_delay_seconds=0.6))
     crawl.seed(["http://a.org/1", "http://a.org/2"])
     (first,) = crawl.next()
@@ -585,7 +581,7 @@ def test_empty_answer_says_when_a_failed_page_is_due(valkey: Server) -> None:
 
 
 @pytest.mark.parametrize("retry", [0.0, 0.3])
-def test_empty_answer_says_when_a_lease_has_run_out(valkey: Server, retry: float) -> None:
+def test_empty_answer_says_when_a_lease_expires(valkey: Server, retry: float) -> None:
     crawl = Crawl(valkey, PolitenessSettings(host_delay_seconds=0.0, retry_seconds=retry))
     crawl.seed(["http://a.org/"])
     assert crawl.next(lease_seconds=0.3)
@@ -595,7 +591,7 @@ def test_empty_answer_says_when_a_lease_has_run_out(valkey: Server, retry: float
     assert crawl.urls() == ["http://a.org/"]
 
 
-def test_waits_are_told_up_to_a_minute_and_five_seconds_while_leases_run(valkey: Server) -> None:
+def test_retry_after_is_at_most_a_minute_or_five_seconds_while_leases_run(valkey: Server) -> None:
     crawl = Crawl(valkey, PolitenessSettings(host_delay_seconds=0.0, retry_seconds=3_600.0))
     assert retry_after(crawl) == 5.0  # Nothing is known.
     crawl.seed(["http://a.org/", "http://b.org/"])
@@ -611,7 +607,7 @@ def test_answer_with_pages_says_to_come_back_at_once(valkey: Server) -> None:
     assert crawl.frontier.next()["retry_after"] == 0
 
 
-def test_ends_of_very_many_leases_hold_up_nobody(valkey: Server) -> None:
+def test_expiry_of_very_many_leases_delays_no_call(valkey: Server) -> None:
     """2,500 leases end at once; each call ends a thousand of them, and offers other pages meanwhile."""
     crawl, urls = Crawl(valkey, PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.0)), pages_of(100, 26)
     for at in range(0, 2_600, 1_300):
@@ -642,7 +638,7 @@ def test_strategy_cycle_offers_new_pages_first_and_then_those_read_longest_ago(v
     assert crawl.urls() == [urls[0], urls[2]]
 
 
-def test_strategy_random_is_not_by_cash_and_stays_until_a_page_is_read(valkey: Server) -> None:
+def test_strategy_random_ignores_cash_and_keeps_its_order_until_a_page_is_read(valkey: Server) -> None:
     crawl, urls = Crawl(valkey, strategy="random"), [f"http://a.org/{i}" for i in range(200)]
     crawl.seed(urls)
     crawl.event("http://b.org/", urls[150:])
@@ -667,7 +663,7 @@ def test_batch_by_another_strategy_is_not_cut_at_half_of_the_best_cash(valkey: S
     assert [page["url"] for page in pages] == [urls[1], *urls[3:]]  # type: ignore[union-attr, index]
 
 
-def test_suggestions_spread_over_hosts_when_each_rests(valkey: Server) -> None:
+def test_suggestions_spread_over_hosts_when_each_has_a_delay(valkey: Server) -> None:
     crawl = Crawl(valkey, PolitenessSettings(host_delay_seconds=30.0))
     crawl.seed(pages_of(50, 10))
     hosts = Counter(host_of(url) for _ in range(5) for url in crawl.urls(10))

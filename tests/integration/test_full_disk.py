@@ -16,8 +16,8 @@ import httpx
 import pytest
 from logs import PARTITION, pep_history
 from processes import Service, children_of, environment, running, wait_until
-from sameness import assert_same, assert_same_replica, small_blocks
-from sources import Listed, work_through
+from record_sources import Listed, work_through
+from same_state import assert_same, assert_same_replica, small_blocks
 
 from opic.errors import StoreError, StoreUnavailable
 from opic.ingest import ShardWriter
@@ -136,7 +136,7 @@ def goes_on(service: Service, accepted: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_full_disk_refuses_what_would_be_written_and_answers_all_else(service: Service, disk: Disk) -> None:
+def test_full_disk_refuses_writes_and_answers_all_else(service: Service, disk: Disk) -> None:
     before = service.pids()
     accepted, refused = post_until_full(service)
     is_refused(refused)
@@ -181,7 +181,7 @@ def test_worker_that_has_caught_up_writes_nothing_on_a_full_disk(service: Servic
 
 
 @pytest.mark.slow
-def test_repeat_of_a_call_that_was_taken_is_answered_on_a_full_disk(service: Service, disk: Disk) -> None:
+def test_repeat_of_an_accepted_call_is_answered_on_a_full_disk(service: Service, disk: Disk) -> None:
     key = {"idempotency-key": "before"}
     taken = service.post("/v1/events", events_of(1), **key)
     assert taken.status_code == 202
@@ -195,7 +195,7 @@ def test_repeat_of_a_call_that_was_taken_is_answered_on_a_full_disk(service: Ser
 
 
 @pytest.mark.slow
-def test_server_that_ended_on_a_full_disk_is_back_with_all_that_was_accepted(service: Service, disk: Disk) -> None:
+def test_server_that_ended_on_a_full_disk_comes_back_with_all_accepted_events(service: Service, disk: Disk) -> None:
     """Somebody writes without asking whether there is room, while events wait for a worker that is stopped."""
     pids = service.pids()
     os.kill(pids["worker"], signal.SIGSTOP)
@@ -257,7 +257,7 @@ def test_start_on_a_disk_without_a_byte_left_is_an_error_that_says_so(disk: Disk
 
 
 @pytest.mark.parametrize("call", [1, 3])
-def test_disk_that_is_full_in_the_middle_of_a_checkpoint_leaves_the_state_whole(disk: Disk, call: int) -> None:
+def test_disk_that_fills_up_during_a_checkpoint_leaves_the_state_whole(disk: Disk, call: int) -> None:
     """The server ends at a block, or between the pieces of one. The journal has all that this block was to have."""
     log, sent = pep_history()[:400], list[int]()
     server = EmbeddedServer(disk.path / "data")
@@ -295,13 +295,13 @@ def test_disk_that_is_full_in_the_middle_of_a_checkpoint_leaves_the_state_whole(
         server.stop()
 
 
-def test_store_that_can_not_be_made_on_a_full_disk_says_so(disk: Disk) -> None:
+def test_creating_a_store_on_a_full_disk_fails_with_the_reason(disk: Disk) -> None:
     disk.fill()
     with pytest.raises(StoreError, match=r"disk.* is full.*make room"):
         EmbeddedServer(disk.path / "data").start()
 
 
-def test_room_is_wanted_by_the_size_of_the_disk(disk: Disk, tmp_path: Path) -> None:
+def test_required_free_space_depends_on_the_size_of_the_disk(disk: Disk, tmp_path: Path) -> None:
     assert disk_full(disk.path) is None
     disk.fill_most()
     assert disk_full(disk.path) is None

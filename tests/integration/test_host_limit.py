@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from logs import PARTITION, forget, record, seeds
-from sameness import assert_same
+from same_state import assert_same
 from servers import Server
 
 from opic.ingest import ShardWriter, Writer
@@ -25,7 +25,7 @@ def known(crawl: Crawl) -> set[str]:
     return {page.url for page in crawl.pages()}
 
 
-def test_links_beyond_the_limit_pay_the_virtual_page(valkey: Server) -> None:
+def test_cash_of_links_beyond_the_limit_goes_to_the_virtual_page(valkey: Server) -> None:
     log = [record(0, HUB, TRAP[:4]), record(1, TRAP[0], [HUB, *TRAP[2:7]])]
     limited = Ledger(limits=LIMITED)
     writer = ShardWriter(Shard.open(valkey.client(), "limited"), LIMITED)
@@ -77,7 +77,7 @@ def test_limit_holds_on_any_number_of_shards(valkey: Server, shards: int) -> Non
     assert all(audit.conserved for audit in audits)
 
 
-def test_limit_may_change_and_none_is_the_default(valkey: Server) -> None:
+def test_limit_may_change_and_is_off_by_default(valkey: Server) -> None:
     assert Settings.load().limits().host_pages_max == 0
     assert Settings.load(max_pages_per_host=7).limits().host_pages_max == 7
     shard = Shard.open(valkey.client(), "changed")
@@ -94,7 +94,7 @@ def test_limit_may_change_and_none_is_the_default(valkey: Server) -> None:
     full=st.lists(st.integers(0, 3), min_size=4, max_size=4),
     most=st.integers(1, 4),
 )
-def test_links_are_refused_as_if_one_after_the_other(
+def test_links_are_refused_in_their_order(
     strings: list[tuple[int, bool, int]], hosts: list[int], full: list[int], most: int
 ) -> None:
     """Eight pages: 0 and 1 are known, 2 was forgotten, the others are new, numbered by where they are first named."""

@@ -114,7 +114,7 @@ def test_key_with_another_body_is_refused_before_and_in_the_append(log: EventLog
     assert in_log(log) == VALUES
 
 
-def test_repeat_learns_by_which_terms_the_call_was_judged(log: EventLog) -> None:
+def test_repeat_is_told_the_terms_of_the_first_call(log: EventLog) -> None:
     once(log)
     call = KeyedCall.of("key", "json", b"body")
     assert log.begun(call) == Begun(TERMS, len(VALUES))
@@ -126,7 +126,7 @@ def test_repeat_learns_by_which_terms_the_call_was_judged(log: EventLog) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["unsent", "sent"])
 @pytest.mark.parametrize("at", range(4))
-def test_caller_killed_between_two_appends_is_carried_on_by_the_repeat(log: EventLog, at: int, how: str) -> None:
+def test_repeat_completes_a_call_killed_between_two_appends(log: EventLog, at: int, how: str) -> None:
     command = [sys.executable, "-c", DIES, _url(log), str(A_CALL), str(at), how, str(NOW_US)]
     for _ in range(2):  # The second one goes on where the first one died, and dies in its turn.
         died = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
@@ -141,7 +141,7 @@ def _url(log: EventLog) -> str:
     return f"unix://{log.client.connection_pool.connection_kwargs['path']}"
 
 
-def test_callers_at_once_put_each_value_in_once(log: EventLog) -> None:
+def test_concurrent_callers_append_each_value_once(log: EventLog) -> None:
     url, barrier, said = _url(log), threading.Barrier(6), []
 
     def repeat() -> None:
@@ -182,7 +182,7 @@ def test_key_is_free_again_after_a_day_and_takes_no_room(log: EventLog) -> None:
     assert log.client.hlen(log.keys.calls) == log.client.zcard(log.keys.call_ends) == 1
 
 
-def test_too_many_keys_are_refused_not_forgotten(log: EventLog) -> None:
+def test_too_many_keys_are_refused_and_none_is_forgotten(log: EventLog) -> None:
     log.keys_max = 2
     once(log, key="1")
     pass_time(log, 1_000_000)
@@ -198,7 +198,7 @@ def test_too_many_keys_are_refused_not_forgotten(log: EventLog) -> None:
     assert once(log, key="3")
 
 
-def test_memory_of_a_key_is_what_is_reckoned(log: EventLog) -> None:
+def test_memory_of_a_key_is_within_the_estimate(log: EventLog) -> None:
     for n in range(6_000):
         log.remember(KeyedCall.of(str(n), "json", b"%d" % n), (), None, TERMS)
     names = (log.keys.calls, log.keys.call_ends)
@@ -241,7 +241,7 @@ def urls(post: SimpleNamespace) -> list[str]:
     return [decode_crawl_event(value).url for value in in_log(post.log)]
 
 
-def test_repeated_request_takes_effect_once_and_is_answered_alike(post: SimpleNamespace, valkey: Server) -> None:
+def test_repeated_request_takes_effect_once_and_gets_the_same_answer(post: SimpleNamespace, valkey: Server) -> None:
     body = [*EVENTS[:4], {"url": "/about"}, *EVENTS[4:], 7]
     first = post.send(body)
     assert (first.status_code, first.json()["accepted"], len(first.json()["rejected"])) == (202, 10, 2)
@@ -301,7 +301,7 @@ def test_repeat_is_judged_as_the_call_was_though_settings_changed(post: SimpleNa
     assert post.log.end() == 3
 
 
-def test_repeat_of_a_call_that_broke_off_appends_the_rest_only(post: SimpleNamespace) -> None:
+def test_repeat_of_an_interrupted_call_appends_the_rest_only(post: SimpleNamespace) -> None:
     send, sent = post.log.client.fcall, 0
 
     def break_off(*args: object) -> object:
@@ -318,7 +318,7 @@ def test_repeat_of_a_call_that_broke_off_appends_the_rest_only(post: SimpleNames
     assert urls(post) == [event["url"] for event in EVENTS]
 
 
-def test_backlog_refuses_a_new_call_and_not_the_repeat_of_one_taken(post: SimpleNamespace) -> None:
+def test_full_backlog_refuses_a_new_call_but_not_the_repeat_of_an_accepted_one(post: SimpleNamespace) -> None:
     post.restart(max_lag=10)
     assert post.send(EVENTS).status_code == 202
     assert post.send(EVENTS).status_code == 202
@@ -357,7 +357,7 @@ def test_clock_of_an_endpoint_that_is_a_day_ahead_ends_no_key_and_dates_no_recor
     assert all(abs(record.time_us - now_us) < 600_000_000 for record in records)
 
 
-def test_requests_at_once_take_effect_once(post: SimpleNamespace) -> None:
+def test_concurrent_requests_take_effect_once(post: SimpleNamespace) -> None:
     answers: list[httpx.Response] = []
     threads = [threading.Thread(target=lambda: answers.append(post.send(EVENTS))) for _ in range(8)]
     for thread in threads:

@@ -41,7 +41,7 @@ def opened(server: Server, log: list[Record], shards: int = 1, *, kept: bool = T
     return Query(crawl, Snapshots(crawl))
 
 
-def test_in_flow_and_masses_are_those_of_the_model(servers: Server) -> None:
+def test_inflow_and_masses_equal_those_of_the_model(servers: Server) -> None:
     log = wide_log(150)
     query, ledger = opened(servers, log), Ledger()
     ledger.apply(PARTITION, log)
@@ -109,7 +109,7 @@ def test_in_flow_of_a_host_is_bounded_and_exact_while_its_domain_has_sent_nothin
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_bounds_of_a_host_hold_what_was_counted_by_host(valkey: Server, shards: int) -> None:
+def test_bounds_of_a_host_contain_a_count_by_host(valkey: Server, shards: int) -> None:
     log = wide_log(150)
     query, ledger = opened(valkey, log, shards), Ledger()
     ledger.apply(PARTITION, log)
@@ -122,7 +122,7 @@ def test_bounds_of_a_host_hold_what_was_counted_by_host(valkey: Server, shards: 
             assert 0 <= page["inflow"] <= page["inflow_max"] <= 1
 
 
-def test_error_is_stated_and_falls_as_the_crawl_goes_on(valkey: Server) -> None:
+def test_stated_error_falls_as_the_crawl_goes_on(valkey: Server) -> None:
     web = [(f"http://{name}.example/", f"http://{other}.example/") for name, other in ("ab", "bc", "ca")]
     query = opened(valkey, [record(at, *one) for at, one in enumerate((page, [link]) for page, link in web)])
     writer, errors = Writer(query.crawl), []

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from append_only_file import append_only_file, boundaries, cut
 from chaos.proxy import Proxy
 from example_counts import THOROUGH, part_of
 from faults import Chosen, calls_of, cut_off, refused
-from files import append_only_file, boundaries, cut
 from logs import NOW_US, PARTITION, pep_history
-from sameness import assert_same, assert_same_replica, small_batches, small_blocks
+from same_state import assert_same, assert_same_replica, small_batches, small_blocks
 from servers import Server
 
 from opic.errors import StoreUnavailable
@@ -105,9 +105,7 @@ def assert_all_same(store: ShardWriter, *readers: Crawl, count: int = len(LOG)) 
         ("too few replicas", "trim"),
     ],
 )
-def test_call_that_is_refused_while_those_around_it_are_not_changes_nothing(
-    servers: Server, reason: str, function: str
-) -> None:
+def test_single_refused_call_changes_nothing(servers: Server, reason: str, function: str) -> None:
     shard = Shard.open(servers.client())
     store, reader = ShardWriter(shard, journal_bytes=TINY), Crawl([shard])
     chosen = Chosen(function, 19 if function == "blocks" else 3)
@@ -147,9 +145,7 @@ def test_call_that_writes_blocks_and_is_refused_keeps_those_blocks_dirty_and_no_
 @pytest.mark.slow
 @pytest.mark.parametrize("answered", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("function", ["step", "blocks", "trim"])
-def test_connection_that_is_cut_at_a_call_costs_time_and_nothing_else(
-    valkey: Server, function: str, answered: bool
-) -> None:
+def test_dropped_connection_costs_only_time(valkey: Server, function: str, answered: bool) -> None:
     with Proxy(valkey.socket_path) as proxy, connect(f"redis://127.0.0.1:{proxy.port}") as client:
         store = ShardWriter(Shard.open(client), journal_bytes=TINY)
         reader, chosen = Crawl([Shard.open(valkey.client())]), Chosen(function, 4, most=12)
@@ -161,7 +157,7 @@ def test_connection_that_is_cut_at_a_call_costs_time_and_nothing_else(
         assert_all_same(store, reader)
 
 
-def test_full_memory_is_no_dead_end_for_a_journal_that_may_be_trimmed(servers: Server) -> None:
+def test_trimmable_journal_recovers_from_full_memory(servers: Server) -> None:
     """What was written of the checkpoint is enough to let go of records; with memory full no other call can."""
     shard = Shard.open(servers.client())
     store = ShardWriter(shard, journal_bytes=1 << 30)
@@ -187,7 +183,7 @@ def test_full_memory_is_no_dead_end_for_a_journal_that_may_be_trimmed(servers: S
 
 
 @pytest.mark.slow
-def test_file_that_is_cut_anywhere_leaves_former_owners_and_a_reader_with_one_truth(servers: Server) -> None:
+def test_after_any_truncation_of_the_file_workers_and_readers_agree(servers: Server) -> None:
     """At the end of a call or in its middle; all three have seen what is lost, and live on."""
     rng = random.Random(SEED)
     shards = [Shard.open(connect(servers.url)) for _ in range(2)]
@@ -219,7 +215,7 @@ def test_file_that_is_cut_anywhere_leaves_former_owners_and_a_reader_with_one_tr
 
 
 @pytest.mark.slow
-def test_file_that_is_cut_at_each_call_in_turn_is_a_state_that_all_agree_on(valkey: Server, tmp_path: Path) -> None:
+def test_after_truncation_at_each_call_all_readers_agree(valkey: Server, tmp_path: Path) -> None:
     """Former owners, who had seen all of it, go on from there; so does a reader, and who loads it cold."""
     owners = [ShardWriter(Shard.open(connect(valkey.url)), journal_bytes=2_000) for _ in range(2)]
     reader, file = Crawl([Shard.open(connect(valkey.url))]), append_only_file(valkey)
@@ -258,9 +254,7 @@ def test_file_that_is_cut_at_each_call_in_turn_is_a_state_that_all_agree_on(valk
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
-def test_checkpoint_that_alone_is_lost_is_written_again_before_the_journal_is_trimmed(
-    servers: Server, share: float
-) -> None:
+def test_lost_checkpoint_is_written_again_before_the_journal_is_trimmed(servers: Server, share: float) -> None:
     """The worker took its blocks for written. It lives on, and lets go of records only once they are there again."""
     shard = Shard.open(connect(servers.url))
     store = ShardWriter(shard, journal_bytes=1 << 20)
@@ -279,7 +273,7 @@ def test_checkpoint_that_alone_is_lost_is_written_again_before_the_journal_is_tr
     shard.client.close()
 
 
-def test_reader_whose_urls_were_in_a_lost_checkpoint_has_them_from_the_journal(servers: Server) -> None:
+def test_reader_finds_urls_of_a_lost_checkpoint_in_the_journal(servers: Server) -> None:
     """It began when the journal was trimmed. The server comes back with the same head, the journal and no block."""
     shard = Shard.open(connect(servers.url))
     store = ShardWriter(shard, journal_bytes=1 << 20)
@@ -301,7 +295,7 @@ def test_reader_whose_urls_were_in_a_lost_checkpoint_has_them_from_the_journal(s
         used.client.close()
 
 
-def test_worker_under_whose_look_at_urls_a_checkpoint_is_lost_goes_on(
+def test_worker_goes_on_when_a_checkpoint_is_lost_while_it_reads_urls(
     servers: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pages are classified by their URLs. It takes what is missing for news of another run, not for damage."""

@@ -8,7 +8,7 @@ from kafka_crawl import Topic, WorkerProcess, commit, event, ledger_of, opened, 
 from kafka_server import Kafka
 from logs import pep_history
 from processes import wait_until
-from sameness import assert_same
+from same_state import assert_same
 from servers import Server
 
 pytestmark = pytest.mark.slow
@@ -43,7 +43,7 @@ def test_cloudevent_in_binary_mode_is_an_event(kafka: Kafka, valkey: Server, tmp
         assert crawl.books().pop().dead_letters == 1
 
 
-def test_killed_workers_lose_and_double_nothing(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+def test_killed_workers_neither_lose_nor_repeat_events(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
     topic = Topic(kafka)
     settings = settings_of(kafka, valkey, topic.name)
     topic.put(values(pep_history()[:9_000]))
@@ -59,7 +59,7 @@ def test_killed_workers_lose_and_double_nothing(kafka: Kafka, valkey: Server, tm
         assert_same(crawl.shards[0], ledger)
 
 
-def test_offsets_of_kafka_count_for_nothing(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+def test_offsets_committed_to_kafka_are_ignored(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
     """Redelivered events do nothing, and a group whose offsets ran ahead loses none."""
     topic = Topic(kafka)
     settings = settings_of(kafka, valkey, topic.name)

@@ -21,7 +21,7 @@ from opic.urls.canonical import shard_of
 pytestmark = pytest.mark.slow
 
 
-def test_topics_are_made_once_and_what_differs_is_said(kafka: Kafka, valkey: Server) -> None:
+def test_topics_are_created_once_and_differences_are_reported(kafka: Kafka, valkey: Server) -> None:
     settings = settings_of(kafka, valkey, f"made.{os.getpid()}")
     missing = opic(settings, "topics", "list", "--json")
     assert missing.returncode == 1
@@ -45,7 +45,7 @@ def test_topics_are_made_once_and_what_differs_is_said(kafka: Kafka, valkey: Ser
     assert "Kafka at" in opic(settings, "topics", "create", "--replication", 2).stderr
 
 
-def test_publisher_puts_each_host_where_its_shard_is(kafka: Kafka, valkey: Server) -> None:
+def test_publisher_sends_each_host_to_the_partition_of_its_shard(kafka: Kafka, valkey: Server) -> None:
     topic = Topic(kafka, partitions=4)
     settings = settings_of(kafka, valkey, topic.name)
     with Publisher(settings=settings) as publisher:
@@ -120,7 +120,9 @@ def test_wrong_address_topic_or_password_is_named(kafka: Kafka, valkey: Server) 
         KafkaCluster(settings_of(kafka, valkey, topic.name, kafka_bootstrap=kafka.sasl_bootstrap)).consumer()
 
 
-def test_poison_goes_to_its_topic_and_is_replayed_once(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+def test_bad_records_go_to_the_dead_letter_topic_and_are_replayed_once(
+    kafka: Kafka, valkey: Server, tmp_path: Path
+) -> None:
     topic = Topic(kafka, partitions=2)
     strict = settings_of(kafka, valkey, topic.name, max_url_bytes=64)
     long = encode_crawl_event(CrawlEvent("http://a.example/" + "a" * 64))
@@ -179,7 +181,7 @@ def test_dead_letters_without_kafka_stay_in_the_store(valkey: Server, tmp_path: 
     assert len(json.loads(opic(settings, "dead-letters", "list", "--json").stdout)["dead_letters"]) == 1
 
 
-def test_doctor_looks_at_kafka(kafka: Kafka, valkey: Server) -> None:
+def test_doctor_checks_kafka(kafka: Kafka, valkey: Server) -> None:
     def found(settings: Settings) -> dict[str, tuple[str, str]]:
         return {one.check: (one.verdict, one.found) for one in look(lambda: settings)}
 

@@ -30,7 +30,9 @@ def reads(url: str, *pages: str) -> list[int]:
 
 
 @pytest.mark.parametrize("shards", [1, 4])
-def test_events_seeds_and_stats_go_the_whole_way(kafka: Kafka, valkey: Server, tmp_path: Path, shards: int) -> None:
+def test_events_and_seeds_take_effect_and_are_counted_in_stats(
+    kafka: Kafka, valkey: Server, tmp_path: Path, shards: int
+) -> None:
     topic = Topic(kafka, partitions=4)
     settings = settings_of(kafka, valkey, topic.name, shards=shards)
     with serving(settings, tmp_path / "serve.log") as url:
@@ -89,7 +91,7 @@ def test_repeated_call_carries_its_key_to_the_step(kafka: Kafka, valkey: Server,
         worker.stop()
 
 
-def test_kafka_that_is_away_is_a_503_and_comes_back(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+def test_unavailable_kafka_is_a_503_until_it_is_back(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
     topic = Topic(kafka)
     settings = settings_of(kafka, valkey, topic.name)
     with serving(settings, tmp_path / "serve.log") as url:
@@ -114,7 +116,7 @@ def test_kafka_that_is_away_is_a_503_and_comes_back(kafka: Kafka, valkey: Server
     assert not [line for line in lines if " kafka" in line.partition(": ")[0]]
 
 
-def test_endpoint_without_kafka_feeds_a_worker_by_the_store(valkey: Server, tmp_path: Path) -> None:
+def test_endpoint_without_kafka_feeds_a_worker_through_the_store(valkey: Server, tmp_path: Path) -> None:
     settings = Settings.load(store=valkey.url, crawl=f"plain.{os.getpid()}", shards=1)
     with serving(settings, tmp_path / "serve.log") as url:
         posted = curls.post(f"{url}/v1/events", json={"url": "http://a.example/", "links": []}, timeout=30)
@@ -142,9 +144,7 @@ def test_endpoint_without_its_topic_says_so(kafka: Kafka, valkey: Server, tmp_pa
     assert "has no topic no.such.topic: create it with `opic topics create`" in done.stderr
 
 
-def test_topic_of_dead_letters_that_is_missing_is_a_503_until_it_is_made(
-    kafka: Kafka, valkey: Server, tmp_path: Path
-) -> None:
+def test_missing_dead_letter_topic_is_a_503_until_it_is_created(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
     topic = Topic(kafka, letters=False)
     settings = settings_of(kafka, valkey, topic.name)
     with serving(settings, tmp_path / "serve.log") as url:

@@ -22,7 +22,7 @@ from kafka_crawl import (
 from kafka_server import Kafka
 from logs import pep_history
 from processes import wait_until
-from sameness import assert_same
+from same_state import assert_same
 from servers import Server
 
 from opic.ingest import Writer
@@ -33,7 +33,9 @@ pytestmark = pytest.mark.slow
 OVER = "everything answers again, after"
 
 
-def test_store_that_is_away_is_waited_for_in_the_group(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+def test_unavailable_store_is_waited_for_without_leaving_the_group(
+    kafka: Kafka, valkey: Server, tmp_path: Path
+) -> None:
     topic = Topic(kafka)
     settings = settings_of(kafka, valkey, topic.name)
     topic.put(values(pep_history()[:2_000]))
@@ -65,7 +67,7 @@ def outage_lines(worker: WorkerProcess) -> list[str]:
     return [next((start for start in known if text.startswith(start)), text) for text in said]
 
 
-def test_kafka_that_is_away_is_waited_for(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+def test_unavailable_kafka_is_waited_for(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
     topic = Topic(kafka)
     settings = settings_of(kafka, valkey, topic.name)
     topic.put(values(pep_history()[:500]))
@@ -89,7 +91,9 @@ def test_kafka_that_is_away_is_waited_for(kafka: Kafka, valkey: Server, tmp_path
         worker.stop()
 
 
-def test_worker_started_while_all_is_away_begins_when_it_comes(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+def test_worker_started_before_its_servers_begins_once_they_are_up(
+    kafka: Kafka, valkey: Server, tmp_path: Path
+) -> None:
     topic = Topic(kafka)
     settings = settings_of(kafka, valkey, topic.name)
     topic.put(values(pep_history()[:100]))
@@ -107,7 +111,7 @@ def test_worker_started_while_all_is_away_begins_when_it_comes(kafka: Kafka, val
         worker.stop()
 
 
-def test_paused_worker_wakes_as_a_zombie_and_does_no_harm(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+def test_paused_worker_that_wakes_as_a_zombie_does_no_harm(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
     topic = Topic(kafka)
     settings = settings_of(kafka, valkey, topic.name)
     topic.put(values(pep_history()[:6_000]))
@@ -125,7 +129,7 @@ def test_paused_worker_wakes_as_a_zombie_and_does_no_harm(kafka: Kafka, valkey: 
         assert_same(crawl.shards[0], ledger_of(topic))
 
 
-def test_topic_made_anew_is_refused(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+def test_recreated_topic_is_refused(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
     topic = Topic(kafka)
     settings = settings_of(kafka, valkey, topic.name)
     topic.put([event("http://a.example/")] * 5)
@@ -140,7 +144,7 @@ def test_topic_made_anew_is_refused(kafka: Kafka, valkey: Server, tmp_path: Path
     assert f"{topic.name}/0 ends at offset 1, but events below 5 already took effect in this store" in worker.said()
 
 
-def test_events_lost_to_retention_are_not_passed_over_in_silence(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+def test_events_lost_to_retention_are_reported(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
     topic = Topic(kafka)
     settings = settings_of(kafka, valkey, topic.name)
     topic.put([event("http://a.example/")] * 5)
@@ -167,7 +171,7 @@ def test_events_lost_to_retention_are_not_passed_over_in_silence(kafka: Kafka, v
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_crawl_whose_events_were_deleted_before_any_was_read_is_not_taken_for_a_new_one(
+def test_crawl_whose_events_were_deleted_unread_is_not_taken_for_a_new_one(
     kafka: Kafka, valkey: Server, tmp_path: Path, shards: int
 ) -> None:
     topic = Topic(kafka)
@@ -193,7 +197,7 @@ def test_crawl_whose_events_were_deleted_before_any_was_read_is_not_taken_for_a_
         backend.close()
 
 
-def test_partition_that_the_store_knows_nothing_of_is_needed_from_its_start(
+def test_partition_unknown_to_the_store_is_required_from_its_start(
     kafka: Kafka, valkey: Server, tmp_path: Path
 ) -> None:
     """In a store of the version before, which kept no first offsets, but has a record of the topic."""
@@ -209,7 +213,7 @@ def test_partition_that_the_store_knows_nothing_of_is_needed_from_its_start(
         assert "begins at offset 3, but this store needs it from 0 on: retention deleted 3 events" in worker.said()
 
 
-def test_store_that_lost_its_end_is_given_it_again(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+def test_store_that_lost_its_last_writes_gets_them_again(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
     """As after a failover to a replica that lags: the store wants events again that had taken effect."""
     topic = Topic(kafka)
     settings = settings_of(kafka, valkey, topic.name)

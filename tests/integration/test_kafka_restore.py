@@ -11,7 +11,7 @@ import pytest
 from kafka_crawl import Topic, event, ledger_of, opened, opic, serving, settings_of, settle, workers
 from kafka_server import Kafka
 from processes import wait_until
-from sameness import assert_same
+from same_state import assert_same
 from servers import Server
 
 from opic.ops.backup import backup
@@ -76,7 +76,7 @@ def reads_of(crawl: Crawl, pages: list[str]) -> list[int]:
 
 
 @pytest.mark.parametrize("shards", [1, 4])
-def test_what_is_confirmed_around_a_restore_takes_effect_once_and_workers_go_on(
+def test_events_confirmed_around_a_restore_take_effect_once_and_workers_go_on(
     kafka: Kafka, valkey: Server, tmp_path: Path, shards: int
 ) -> None:
     topic = Topic(kafka, partitions=shards)
@@ -109,7 +109,7 @@ def test_what_is_confirmed_around_a_restore_takes_effect_once_and_workers_go_on(
         worker.stop()
 
 
-def test_worker_beside_a_restore_says_which_events_kafka_no_longer_has(
+def test_worker_during_a_restore_says_which_events_kafka_no_longer_has(
     kafka: Kafka, valkey: Server, tmp_path: Path
 ) -> None:
     topic = Topic(kafka)

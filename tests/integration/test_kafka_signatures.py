@@ -33,7 +33,7 @@ def problems(topic: Topic, settings: Settings, secret: bytes = SECRET) -> list[s
     return [signatures.checked(message, record_of(message)).problem for message in topic.messages()]
 
 
-def test_workers_take_classes_and_trust_from_an_endpoint_only(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+def test_workers_accept_classes_and_trust_from_an_endpoint_only(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
     topic = Topic(kafka)
     settings = settings_of(kafka, valkey, topic.name)
     topic.put([CLASSES], headers=headers_of("classes"))
@@ -70,7 +70,7 @@ def log(kafka: Kafka, valkey: Server) -> Any:
         backend.close()
 
 
-def test_what_was_altered_signed_by_others_or_long_ago_is_refused(log: tuple[Topic, Settings, KafkaLog, bytes]) -> None:
+def test_altered_foreign_and_expired_signatures_are_refused(log: tuple[Topic, Settings, KafkaLog, bytes]) -> None:
     topic, settings, ours, secret = log
     now_us = time.time_ns() // 1000
     for kind, value in (("classes", CLASSES), ("classify", encode_ids((0, 5))), ("seeds", TRUST), ("seeds", SEEDS)):
@@ -95,7 +95,7 @@ def test_what_was_altered_signed_by_others_or_long_ago_is_refused(log: tuple[Top
     assert "more than a day" in problems(topic, settings, secret)[-1]
 
 
-def test_key_of_the_settings_is_for_stores_that_share_a_topic(log: tuple[Topic, Settings, KafkaLog, bytes]) -> None:
+def test_key_from_the_settings_serves_stores_that_share_a_topic(log: tuple[Topic, Settings, KafkaLog, bytes]) -> None:
     topic, settings, _, secret = log
     shared = settings.model_copy(
         update={"kafka_signing_key": Settings.load(kafka_signing_key="k" * 16).kafka_signing_key}
@@ -110,7 +110,9 @@ def test_key_of_the_settings_is_for_stores_that_share_a_topic(log: tuple[Topic, 
     assert problems(topic, settings, secret) != [""]
 
 
-def test_records_of_an_older_version_are_taken_up_to_a_time(log: tuple[Topic, Settings, KafkaLog, bytes]) -> None:
+def test_unsigned_records_of_an_older_version_are_accepted_up_to_a_time(
+    log: tuple[Topic, Settings, KafkaLog, bytes],
+) -> None:
     topic, settings, _, secret = log
     topic.put([CLASSES], headers=headers_of("classes"))
     assert "OPIC_KAFKA_UNSIGNED_BEFORE" in problems(topic, settings, secret)[0]

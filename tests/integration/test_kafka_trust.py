@@ -79,7 +79,7 @@ def killed_on_the_way(
     return amid
 
 
-def test_coverage_is_that_of_the_topic_however_often_workers_are_killed(
+def test_coverage_matches_the_topic_however_often_workers_are_killed(
     kafka: Kafka, valkey: Server, tmp_path: Path
 ) -> None:
     topic, draw, amid = Topic(kafka, partitions=PARTITIONS), random.Random(2007), 0

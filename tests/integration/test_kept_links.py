@@ -48,7 +48,7 @@ class Asked:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 3])
-def test_in_links_are_those_of_the_last_reads_of_pages_that_are_there(valkey: Server, shards: int) -> None:
+def test_in_links_come_from_the_last_reads_of_live_pages(valkey: Server, shards: int) -> None:
     """Asked by a reader that follows all along, by one that begins now, and from a backup at the end."""
     web, draw = Web(valkey, f"inlinks-{shards}", shards), random.Random(shards)
     asked = Asked(web.crawl)
@@ -82,7 +82,7 @@ def test_in_links_of_many_shards_are_found_once_the_linked_page_is_known_there(v
     assert asked(there) == {PAGES[0]}
 
 
-def test_links_take_memory_for_the_pages_that_there_are_however_unequal_the_shards(valkey: Server) -> None:
+def test_memory_of_links_follows_the_number_of_pages_however_unequal_the_shards(valkey: Server) -> None:
     """All pages of a host are in one shard; the others have none."""
     web = Web(valkey, "unequal", 64)
     for page in range(200):
@@ -93,7 +93,7 @@ def test_links_take_memory_for_the_pages_that_there_are_however_unequal_the_shar
     assert len(asked.kept.numbers) == 256
 
 
-def test_more_pages_than_there_are_numbers_are_refused(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_beyond_the_last_number_are_refused(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     web = Web(valkey, "beyond", 2)
     monkeypatch.setattr(crawl_numbers, "PAGES_MAX", 64)
     for page in range(64):
@@ -117,7 +117,7 @@ def test_reader_that_fell_behind_reads_all_links_again(valkey: Server, monkeypat
     assert asked.kept.generation == 2
 
 
-def test_keeping_begins_and_ends_with_the_setting(valkey: Server) -> None:
+def test_links_are_kept_while_the_setting_is_on(valkey: Server) -> None:
     web = Web(valkey, "begins", keep_links=False)
     web.read(PAGES[0], [PAGES[1]])
     with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=off"):
@@ -142,7 +142,7 @@ def test_keeping_begins_and_ends_with_the_setting(valkey: Server) -> None:
 
 
 @pytest.mark.parametrize("checkpoints", [False, True])
-def test_links_of_an_earlier_keeping_do_not_come_back(valkey: Server, tmp_path: Path, *, checkpoints: bool) -> None:
+def test_links_kept_in_an_earlier_period_do_not_come_back(valkey: Server, tmp_path: Path, *, checkpoints: bool) -> None:
     """Whether they are in segments or in the journal yet, and whether a reader has followed or begins now."""
     web = Web(valkey, f"again-{checkpoints}")
     asked = Asked(web.opened())
@@ -197,7 +197,7 @@ def test_restored_crawl_has_the_in_links(valkey: Server, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_service_tells_in_links(tmp_path: Path) -> None:
+def test_service_answers_in_links(tmp_path: Path) -> None:
     with serving_embedded(tmp_path / "data", keep_links=True) as (http, client):
         assert http.get("/v1/inlinks", params={"url": PAGES[0]}).status_code == 404
         events = [{"url": page, "links": [PAGES[0]]} for page in PAGES[1:]]
@@ -228,7 +228,7 @@ def test_service_with_the_setting_off_says_what_to_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_page_that_became_known_since_its_replica_was_copied_is_linked_to_later(valkey: Server) -> None:
+def test_page_that_became_known_after_the_copy_gets_its_in_links_later(valkey: Server) -> None:
     """Another thread may follow the journals in the middle of a call."""
     web = Web(valkey, "later", 2)
     for url in PAGES[:5]:

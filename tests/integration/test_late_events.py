@@ -39,7 +39,7 @@ def lease_until(crawl: Crawl) -> float | None:
         ("", "bob", {"arrived": -0.01, "crawler": "alice"}),
     ],
 )
-def test_late_event_of_a_lease_that_ran_out_does_not_end_the_next_one(
+def test_late_event_of_an_expired_lease_does_not_end_the_next_one(
     valkey: Server, first: str, second: str, event: dict[str, Any], status: int
 ) -> None:
     crawl, before, now = leased_again(valkey, first, second)
@@ -62,7 +62,7 @@ def test_late_event_of_a_lease_that_ran_out_does_not_end_the_next_one(
         ("alice", "alice", {"crawler": "alice"}),
     ],
 )
-def test_any_other_event_ends_the_lease_whoever_sends_it(
+def test_any_other_event_ends_the_lease_regardless_of_its_sender(
     servers: Server, first: str, second: str, event: dict[str, Any]
 ) -> None:
     crawl, _, now = leased_again(servers, first, second)
@@ -91,9 +91,7 @@ def test_late_event_after_several_leases_is_still_known(valkey: Server) -> None:
 
 
 @pytest.mark.parametrize(("alice", "bob"), [("alice", "bob"), ("", "")])
-def test_old_failure_between_two_leases_does_not_make_earlier_ones_forgotten(
-    servers: Server, alice: str, bob: str
-) -> None:
+def test_old_failure_between_two_leases_keeps_earlier_leases_remembered(servers: Server, alice: str, bob: str) -> None:
     """Its back-off ended long ago, and a back-off that ended a day ago is forgotten."""
     crawl = Crawl(servers, PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.2))
     crawl.seed([URL])
@@ -106,7 +104,7 @@ def test_old_failure_between_two_leases_does_not_make_earlier_ones_forgotten(
     assert lease_until(crawl) == now["lease_until"]
 
 
-def test_crawler_whose_lease_was_ended_by_another_event_is_late_too(valkey: Server) -> None:
+def test_event_is_late_too_if_another_event_ended_its_lease(valkey: Server) -> None:
     crawl = Crawl(valkey, AT_ONCE)
     crawl.seed([URL])
     crawl.next(crawler="alice")
@@ -116,7 +114,7 @@ def test_crawler_whose_lease_was_ended_by_another_event_is_late_too(valkey: Serv
     assert lease_until(crawl) == now["lease_until"]
 
 
-def test_released_lease_is_no_earlier_one(valkey: Server) -> None:
+def test_released_lease_does_not_count_as_an_earlier_one(valkey: Server) -> None:
     crawl = Crawl(valkey, AT_ONCE)
     crawl.seed([URL])
     (page,) = crawl.next(crawler="alice")

@@ -106,7 +106,7 @@ def test_nothing_is_leased_while_the_store_is_restored(servers: Server) -> None:
     assert (answer.granted, answer.refused) == ([], [])
 
 
-def test_lease_that_ran_out_is_swept_and_waits(servers: Server) -> None:
+def test_expired_lease_is_swept_and_its_page_waits(servers: Server) -> None:
     caller = Caller(servers)
     seconds, _ = caller.client.time()
     caller.client.zadd(caller.keys.leases, {"0": (seconds - 1) * 1_000_000})

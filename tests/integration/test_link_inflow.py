@@ -21,7 +21,7 @@ from opic.replica import Crawl
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("policy", ["exact", "static", "interpolation"])
 @pytest.mark.parametrize("area", [{"host": "h1.org"}, {"prefix": "http://h2.org/1"}])
-def test_inflow_is_what_pages_outside_send_along_their_links(
+def test_inflow_is_the_importance_sent_along_links_from_outside(
     valkey: Server, shards: int, policy: str, area: dict[str, str]
 ) -> None:
     web = Web(valkey, f"inflow-{shards}-{policy}-{next(iter(area))}", shards)
@@ -43,7 +43,7 @@ def test_inflow_is_what_pages_outside_send_along_their_links(
     assert found["outside_mass"] == pytest.approx(sum(share for page, share in shares.items() if page not in expected))
 
 
-def test_prefix_needs_links(valkey: Server) -> None:
+def test_inflow_of_a_prefix_needs_kept_links(valkey: Server) -> None:
     web = Web(valkey, "inflow-none", keep_links=False)
     web.read(PAGES[0], PAGES[1:3])
     with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=off"):
@@ -53,7 +53,7 @@ def test_prefix_needs_links(valkey: Server) -> None:
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_inflow_is_counted_once_the_keeping_of_links_ends_meanwhile(
+def test_inflow_by_cash_replaces_inflow_by_links_once_links_are_no_longer_kept(
     valkey: Server, monkeypatch: pytest.MonkeyPatch, shards: int
 ) -> None:
     web, follow = Web(valkey, f"inflow-ends-{shards}", shards), Crawl.follow
@@ -124,7 +124,7 @@ def test_inflow_of_a_list_comes_from_all_other_pages(valkey: Server, shards: int
     assert whole["outside_mass"] == 0
 
 
-def test_inflow_of_a_list_that_can_not_be_told_is_refused(valkey: Server) -> None:
+def test_invalid_request_for_the_inflow_of_a_list_is_refused(valkey: Server) -> None:
     web = Web(valkey, "inflow-refused", keep_links=False)
     web.read(PAGES[0], PAGES[1:3])
     with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=off"):
@@ -137,7 +137,7 @@ def test_inflow_of_a_list_that_can_not_be_told_is_refused(valkey: Server) -> Non
 
 
 @pytest.mark.slow
-def test_service_client_and_command_tell_the_inflow_of_a_list(tmp_path: Path) -> None:
+def test_service_client_and_command_answer_the_inflow_of_a_list(tmp_path: Path) -> None:
     with serving_embedded(tmp_path / "data", keep_links=True) as (http, client):
         events = [{"url": page, "links": [PAGES[0], PAGES[3]]} for page in PAGES]
         assert http.post("/v1/events", json=events).status_code == 202

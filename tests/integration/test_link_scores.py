@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from linked_web import PAGES, Web
 from processes import wait_until
-from sameness import small_blocks
+from same_state import small_blocks
 from scipy import stats
 from servers import Server
 from serving import serving
@@ -105,7 +105,7 @@ def inlinks_of(kept: KeptLinks) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_scores_are_those_before_when_links_come_from_segments(valkey: Server, shards: int) -> None:
+def test_scores_stay_the_same_when_links_are_loaded_from_segments(valkey: Server, shards: int) -> None:
     draw = random.Random(4)
     with small_blocks():
         web = Web(valkey, f"segments-{shards}", shards)
@@ -133,7 +133,7 @@ def test_pages_read_twice_in_one_batch_are_scored_read_by_read(valkey: Server) -
     assert told(kept) == plain.positive() == {PAGES[0]: 5, PAGES[1]: 3}
 
 
-def test_score_of_the_page_just_read_is_that_of_the_crawls_of_the_experiments(valkey: Server) -> None:
+def test_score_of_the_last_page_read_equals_that_of_the_experiments(valkey: Server) -> None:
     web, draw = Web(valkey, "experiments"), random.Random(3)
     kept = KeptLinks(web.crawl)
     web.read(PAGES[0], [])
@@ -233,7 +233,7 @@ def test_half_the_draws_are_the_page_with_the_greatest_score(valkey: Server, sha
 
 
 @pytest.mark.parametrize("shards", [1, 16])
-def test_endpoint_that_starts_later_draws_as_the_one_that_saw_the_reads(valkey: Server, shards: int) -> None:
+def test_endpoint_that_starts_later_draws_like_the_one_that_saw_the_reads(valkey: Server, shards: int) -> None:
     scored = Scored(valkey, shards)
     expected = chances(READ, 2)
     for _ in ("followed", "started later"):
@@ -252,7 +252,7 @@ def test_within_a_domain_the_best_of_its_pages_is_drawn(valkey: Server) -> None:
     assert stats.chisquare(counts, [DRAWS * chance for chance in expected.values()]).pvalue > CHANCE
 
 
-def test_leased_page_leaves_its_turn_to_the_next_best_and_a_vanished_one_too(valkey: Server) -> None:
+def test_leased_and_vanished_pages_leave_their_turn_to_the_next_best(valkey: Server) -> None:
     scored = Scored(valkey)
     got: Any = scored.frontier.next(6, mode="refresh", policy="LDU", domain="h1.org")
     assert [page["url"] for page in got["pages"]] == [READ[1]]
@@ -288,7 +288,7 @@ def test_host_with_a_delay_gives_one_page_and_its_best(valkey: Server) -> None:
     assert all(len({url.split("/")[2] for url in drawn}) == len(drawn) for drawn in scored.drawn(6))
 
 
-def test_times_of_the_best_are_those_of_one_draw_after_the_other() -> None:
+def test_draws_of_several_pages_have_the_frequencies_of_single_draws() -> None:
     """Of three pages, drawn by themselves as often as by score: the frequency of each order, beside single draws."""
     rng, found = np.random.default_rng(5), Counter[tuple[int, ...]]()
     for _ in range(20_000):
@@ -326,7 +326,7 @@ def test_service_draws_by_link_scores(tmp_path: Path) -> None:
         wait_until(lambda: told(service.backend.links) == {READ[3]: 1}, WAIT_SECONDS)
 
 
-def test_service_that_keeps_no_links_says_what_to_set(tmp_path: Path) -> None:
+def test_service_without_kept_links_says_what_to_set(tmp_path: Path) -> None:
     with (
         EmbeddedService(Settings.load(data=tmp_path / "data", keep_links=False)) as service,
         serving(service) as url,

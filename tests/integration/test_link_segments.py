@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 import redis
 from linked_web import PAGES, Web
-from sameness import small_blocks, stored_links
+from same_state import small_blocks, stored_links
 from servers import Server
 
 from opic.errors import StoreDamaged, StoreUnavailable
@@ -74,7 +74,7 @@ def amid_reads(at: int, run: Callable[[], object]) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 3])
-def test_workers_in_turns_keep_what_a_dict_keeps(valkey: Server, shards: int) -> None:
+def test_workers_in_turns_keep_the_same_links_as_a_dict(valkey: Server, shards: int) -> None:
     """Three take turns: each finds segments that it did not write, and reads others that the journal still has."""
     web, draw = Web(valkey, f"turns-{shards}", shards), random.Random(shards)
     writers = [Writer(web.opened(shards, keep_links=True), journal_bytes=JOURNAL_BYTES) for _ in range(3)]
@@ -94,7 +94,7 @@ def test_workers_in_turns_keep_what_a_dict_keeps(valkey: Server, shards: int) ->
         assert len(one.live) < 12
 
 
-def test_refused_worker_does_not_count_what_it_has_not_seen_as_dead(valkey: Server) -> None:
+def test_refused_worker_does_not_count_unseen_links_as_dead(valkey: Server) -> None:
     """Looking at segments, a worker that is behind finds pages that it does not know as read; later it merges them."""
     web, draw = Web(valkey, "behind"), random.Random(3)
     ahead, behind = (Writer(web.opened(keep_links=True)) for _ in range(2))
@@ -128,7 +128,7 @@ def test_segments_are_merged_and_links_of_gone_pages_go(valkey: Server) -> None:
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 4])
-def test_segments_that_are_merged_during_a_read_are_read_anew(valkey: Server, at: int) -> None:
+def test_segments_merged_during_a_read_are_read_again(valkey: Server, at: int) -> None:
     web, draw = Web(valkey, f"amid-{at}"), random.Random(at)
     web.writer = Writer(web.opened(keep_links=True), journal_bytes=JOURNAL_BYTES)
     read_some(web, draw, 60)
@@ -213,7 +213,7 @@ def refusing(function: str, after: int) -> Iterator[None]:
         yield
 
 
-def test_damaged_or_missing_segment_is_told(valkey: Server) -> None:
+def test_damaged_or_missing_segment_is_reported(valkey: Server) -> None:
     web, draw = Web(valkey, "damaged"), random.Random(1)
     read_some(web, draw, 20)
     web.writer.stores[0].checkpoint()

@@ -58,7 +58,7 @@ def test_links_that_grow_over_the_limit_are_released(valkey: Server, caplog: pyt
     assert len(caplog.records) == 1  # It is told once.
 
 
-def test_links_that_are_too_large_from_the_start_are_read_as_far_as_they_fit(valkey: Server) -> None:
+def test_links_too_large_from_the_start_are_read_up_to_the_limit(valkey: Server) -> None:
     web = Web(valkey, "large")
     for page in range(200):
         web.read(f"http://big.org/{page}", [f"http://big.org/{link}" for link in range(200) if link != page])

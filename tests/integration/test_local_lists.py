@@ -26,7 +26,7 @@ def url(tmp_path: Path) -> Iterator[str]:
         yield served
 
 
-def test_last_list_is_kept_and_its_beginning_is_given_back(url: str) -> None:
+def test_last_list_is_kept_and_its_first_pages_are_returned(url: str) -> None:
     with Client(url) as client:
         client.put_local("A.example", PAGES[:1], **RANKING)
         assert client.put_local("a.example", PAGES, **RANKING).pages == 5
@@ -53,14 +53,14 @@ def test_domain_without_an_estimator_is_not_found(url: str) -> None:
         ({"methods": "paper"}, "did you mean method?"),
     ],
 )
-def test_list_that_is_none_is_refused(url: str, change: dict[str, object], complaint: str) -> None:
+def test_invalid_list_is_refused(url: str, change: dict[str, object], complaint: str) -> None:
     answer = curls.put(f"{url}/v1/local/a.example", json={**RANKING, "pages": PAGES, **change})
     assert answer.status_code == 422
     assert complaint in answer.json()["detail"]
     assert curls.get(f"{url}/v1/local/a.example").status_code == 404
 
 
-def test_name_that_is_no_domain_is_refused(url: str) -> None:
+def test_invalid_domain_is_refused(url: str) -> None:
     assert curls.get(f"{url}/v1/local/a.example:80").status_code == 422
     assert curls.get(f"{url}/v1/local/a.example", params={"n": 101}).json()["detail"] == "n=101 is over OPIC_MAX_N 100"
 
@@ -99,7 +99,7 @@ def test_domains_with_a_list_are_listed_the_newest_first(url: str) -> None:
     assert whole.expires_at == found[1].expires_at > time.time()
 
 
-def test_list_that_nobody_renews_expires_and_makes_room(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_that_is_not_renewed_expires_and_makes_room(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_lists, "LISTS_MAX", 1)
     with Client(url) as client:
         client.put_local("a.example", PAGES, **RANKING)
@@ -112,6 +112,6 @@ def test_list_that_nobody_renews_expires_and_makes_room(url: str, monkeypatch: p
         assert [one.domain for one in client.local_domains().domains] == ["b.example"]
 
 
-def test_other_methods_are_told_which_there_are(url: str) -> None:
+def test_other_methods_are_refused_with_the_allowed_ones(url: str) -> None:
     answer = curls.delete(f"{url}/v1/local/a.example")
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD, PUT")

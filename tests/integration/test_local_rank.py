@@ -39,7 +39,7 @@ def listed(*words: object, cwd: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("select", ["sc", "pf", "outlinks", "random", "combined"])
-def test_recorded_web_gives_a_list(tmp_path: Path, select: str) -> None:
+def test_recorded_web_gives_a_ranked_list(tmp_path: Path, select: str) -> None:
     found = listed(*RECORDED, "--fetch", 40, "--select", select, cwd=tmp_path)
     assert {"domain", "pages", "outside_fetched", "method", "service_coverage", "as_of"} <= found.keys()
     importance = [page["importance"] for page in found["pages"]]
@@ -49,7 +49,7 @@ def test_recorded_web_gives_a_list(tmp_path: Path, select: str) -> None:
     assert (found["outside_fetched"], found["method"], len(found["frontier"])) == (40, "paper", 10)
 
 
-def test_more_fetches_come_nearer_to_the_whole_web(tmp_path: Path) -> None:
+def test_more_fetches_bring_the_list_nearer_to_that_of_the_whole_web(tmp_path: Path) -> None:
     whole = {page["url"]: page["importance"] for page in listed(*RECORDED, "--fetch", 1_000, cwd=tmp_path)["pages"]}
     errors = []
     for fetch in (0, 100):
@@ -86,14 +86,16 @@ def test_list_and_its_rounds_are_drawn(tmp_path: Path) -> None:
         ((*RECORDED, "--service", "http://127.0.0.1:1", "--data", "x"), "--service answers for its own store"),
     ],
 )  # fmt: skip
-def test_what_can_not_be_done_is_said(tmp_path: Path, words: tuple[object, ...], complaint: str) -> None:
+def test_impossible_request_is_refused_with_the_reason(
+    tmp_path: Path, words: tuple[object, ...], complaint: str
+) -> None:
     done = local_rank(*words, cwd=tmp_path)
     assert done.returncode == 2
     assert complaint in " ".join(done.stderr.replace("│", "").split())
     assert "Traceback" not in done.stderr
 
 
-def test_bad_lines_are_told_and_left_out(tmp_path: Path) -> None:
+def test_bad_lines_are_reported_and_left_out(tmp_path: Path) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_bytes(SHOP.read_bytes() + b'{"url": "/about"}\nnot json\n' * 5)
     done = local_rank("shop.example", "--crawl", bad, "--recorded", WEB, "--json", cwd=tmp_path)
@@ -131,7 +133,7 @@ def world(pages: int = 12, outside: int = 20) -> Iterator[Website]:
         yield home
 
 
-def test_estimator_outlives_its_service_and_tells_it_all_when_it_is_back(tmp_path: Path) -> None:
+def test_estimator_outlives_its_service_and_sends_all_events_when_it_is_back(tmp_path: Path) -> None:
     with world() as home, running(tmp_path / "store", tmp_path / "log", host_delay_seconds=0) as service:
         estimator = LocalDomain(HOME, f"{home.url}/", tmp_path / "state", service.url, fetch=FETCHED)
         wait_until(lambda: estimator.metric("opic_local_outside_fetched") > 5)

@@ -118,7 +118,7 @@ def test_hosts_are_fetched_side_by_side(sites: Sites) -> None:
     assert max(one["/robots.txt"] for one in asked) < min(one["/"] for one in asked)
 
 
-def test_slow_page_is_given_up_and_a_silent_host_is_left_alone(sites: Sites) -> None:
+def test_slow_page_is_abandoned_and_a_silent_host_is_left_alone(sites: Sites) -> None:
     dripping = WebPage("x" * 1_000, drip_seconds=0.1)
     site = sites({f"/{n}": dripping for n in range(10)})
     urls = [f"{site.url}/{n}" for n in range(10)]
@@ -129,12 +129,12 @@ def test_slow_page_is_given_up_and_a_silent_host_is_left_alone(sites: Sites) -> 
     assert len([path for path in site.paths() if path != "/robots.txt"]) == SILENT_MAX
 
 
-def test_host_that_does_not_exist_and_port_without_server_are_no_answer() -> None:
+def test_missing_host_and_closed_port_count_as_no_answer() -> None:
     urls = ["http://none.invalid/", "http://127.0.0.1:1/"]
     assert {event.status for event in fetched(urls).values()} == {0}
 
 
-def test_rest_of_a_long_page_is_not_read(sites: Sites) -> None:
+def test_long_page_is_read_up_to_the_limit(sites: Sites) -> None:
     body = '<a href="/first">' + " " * 50_000 + '<a href="/last">'
     site = sites({"/": WebPage(body)})
     assert fetched([f"{site.url}/"], WebLimits(0, 5, body_bytes_max=10_000, allow_private=True))[
@@ -250,7 +250,7 @@ def test_name_that_resolves_to_another_address_later_does_not_rebind(
     assert site.paths() == ["/robots.txt", "/"]
 
 
-def test_of_many_addresses_only_public_ones_are_tried_until_one_answers(
+def test_only_public_addresses_of_a_host_are_tried_until_one_answers(
     sites: Sites, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site, private = sites({"/": linking("/1")}, "127.0.0.2"), sites({})
@@ -296,7 +296,7 @@ def test_certificate_has_to_name_the_host_and_not_the_address(
     assert [events[url].status for url in urls] == [200, 0]
 
 
-def test_short_answer_that_holds_gigabytes_is_not_unpacked(sites: Sites) -> None:
+def test_decompression_bomb_is_not_unpacked(sites: Sites) -> None:
     bomb = gzip.compress(b'<a href="/first">' + b" " * (64 << 20) + b'<a href="/last">')
     site = sites({"/": WebPage(bomb, headers={"content-encoding": "gzip"})})
     tracemalloc.start()
@@ -318,7 +318,7 @@ def test_short_answer_that_holds_gigabytes_is_not_unpacked(sites: Sites) -> None
         (WebPage("<a href=x>", headers={"content-type": "text/html; charset=rot13"}), 200),
     ],
 )  # fmt: skip
-def test_body_of_a_strange_kind_does_no_harm(sites: Sites, page: WebPage, status: int) -> None:
+def test_body_of_an_unusual_type_does_no_harm(sites: Sites, page: WebPage, status: int) -> None:
     site = sites({"/": page})
     event = fetched([f"{site.url}/"], WebLimits(0, 60, allow_private=True))[f"{site.url}/"]
     assert (event.status, len(event.links)) == (status, status // 200)

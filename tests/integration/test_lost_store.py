@@ -93,7 +93,7 @@ def test_shards_of_two_crawls_are_refused(valkey: Server) -> None:
         Crawl.open(valkey.client())
 
 
-def test_running_worker_asks_for_no_rewrite_of_a_server_that_lost_the_crawl(servers: Server) -> None:
+def test_running_worker_requests_no_rewrite_of_a_server_that_lost_the_crawl(servers: Server) -> None:
     writer = Writer(Crawl.open(servers.client(), shards=SHARDS))
     writer.apply(PARTITION, LOG)
     without_second_shard(servers)

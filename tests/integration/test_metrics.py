@@ -60,7 +60,7 @@ def wait_for(client: httpx.Client, **wanted: float) -> dict[str, float]:
         time.sleep(0.1)
 
 
-def test_metrics_are_the_books_of_the_store(served: tuple[httpx.Client, EmbeddedService]) -> None:
+def test_metrics_equal_the_books_of_the_store(served: tuple[httpx.Client, EmbeddedService]) -> None:
     client, service = served
     events = [
         {"url": "http://secret-host.example/", "links": ["http://b.example/", "http://c.example/", "nonsense"]},
@@ -104,7 +104,7 @@ def test_metrics_are_the_books_of_the_store(served: tuple[httpx.Client, Embedded
     assert found["opic_store_cpu_seconds_total,server=0"] > 0
 
 
-def test_every_page_of_the_frontier_is_of_one_kind(served: tuple[httpx.Client, EmbeddedService]) -> None:
+def test_each_page_of_the_frontier_is_counted_in_one_state(served: tuple[httpx.Client, EmbeddedService]) -> None:
     client, service = served
     links = [f"http://h{n}.example/" for n in range(12)]
     events = [
@@ -133,7 +133,7 @@ def test_every_page_of_the_frontier_is_of_one_kind(served: tuple[httpx.Client, E
     assert 0 <= found["opic_frontier_age_seconds"] < 10
 
 
-def test_pages_handed_out_are_counted_by_mode_and_policy(served: tuple[httpx.Client, EmbeddedService]) -> None:
+def test_suggestions_are_counted_by_mode_and_policy(served: tuple[httpx.Client, EmbeddedService]) -> None:
     client, _ = served
     client.post("/v1/seeds", json={"urls": [f"http://h{n}.example/" for n in range(8)]}).raise_for_status()
     for mode, count in (("any", 1), ("discover", 3), ("refresh", 2)):
@@ -208,7 +208,7 @@ def test_pages_of_classes_are_counted_apart(served: tuple[httpx.Client, Embedded
     assert found["opic_frontier_pages,class=other,kind=never_read"] == 1
 
 
-def test_labels_are_few_whatever_is_asked_for(served: tuple[httpx.Client, EmbeddedService]) -> None:
+def test_labels_stay_few_whatever_is_requested(served: tuple[httpx.Client, EmbeddedService]) -> None:
     client, _ = served
     for n in range(20):
         client.get(f"/none-{n}")
@@ -223,7 +223,7 @@ def test_labels_are_few_whatever_is_asked_for(served: tuple[httpx.Client, Embedd
     assert any('route="/v1/importance",status="4xx"' in line for line in requests)
 
 
-def test_both_formats_parse_and_promtool_has_no_complaint(served: tuple[httpx.Client, EmbeddedService]) -> None:
+def test_both_formats_parse_and_pass_promtool(served: tuple[httpx.Client, EmbeddedService]) -> None:
     client, service = served
     client.post("/v1/events", json={"url": "http://a.example/"})
     service.backend.await_effect({"log/0": 1})
@@ -236,7 +236,7 @@ def test_both_formats_parse_and_promtool_has_no_complaint(served: tuple[httpx.Cl
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
-def test_store_that_stands_still_costs_a_scrape_some_seconds(served: tuple[httpx.Client, EmbeddedService]) -> None:
+def test_frozen_store_delays_a_scrape_by_seconds_only(served: tuple[httpx.Client, EmbeddedService]) -> None:
     client, service = served
     assert scraped(client)["opic_store_up"] == 1
     assert service.server.process is not None
@@ -253,7 +253,7 @@ def test_store_that_stands_still_costs_a_scrape_some_seconds(served: tuple[httpx
     wait_for(client, opic_store_up=1)
 
 
-def test_store_that_is_away_is_said_to_be(served: tuple[httpx.Client, EmbeddedService]) -> None:
+def test_unavailable_store_is_shown(served: tuple[httpx.Client, EmbeddedService]) -> None:
     client, service = served
     assert scraped(client)["opic_store_up"] == 1
     assert service.server.process is not None

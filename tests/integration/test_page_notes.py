@@ -35,7 +35,7 @@ def offered(crawl: Crawl, **terms: Any) -> dict[str, tuple[Any, Any]]:
     return found
 
 
-def test_pages_come_with_the_depth_and_the_metadata_that_were_given(servers: Server) -> None:
+def test_pages_come_with_their_depth_and_metadata(servers: Server) -> None:
     crawl = Crawl(servers)
     crawl._apply(encode_seeds([SEED], 0, {"job": "news"}), "seeds")
     crawl.event(SEED, [NEAR])
@@ -63,7 +63,7 @@ def test_depth_of_links_is_one_more_than_the_event_says_or_than_is_known(valkey:
     assert crawl.pages.page(FAR).nearness == 65_533  # type: ignore[union-attr]
 
 
-def test_empty_metadata_takes_away_what_a_page_had(valkey: Server) -> None:
+def test_empty_metadata_removes_earlier_metadata(valkey: Server) -> None:
     crawl = Crawl(valkey)
     crawl._apply(encode_seeds([SEED, NEAR], None, {"job": "news"}), "seeds")
     crawl.event(SEED, [NEAR], meta={})
@@ -71,7 +71,7 @@ def test_empty_metadata_takes_away_what_a_page_had(valkey: Server) -> None:
     assert offered(crawl) == {SEED: (None, None), NEAR: (None, {"job": "news"})}
 
 
-def test_only_pages_up_to_the_depth_asked_for_come(servers: Server) -> None:
+def test_only_pages_up_to_the_requested_depth_come(servers: Server) -> None:
     crawl = Crawl(servers)
     crawl.seed([ALONE, "http://www.alone.org/"])
     for depth, url in enumerate([SEED, NEAR, FAR, "http://far.org/2"]):
@@ -86,7 +86,7 @@ def test_only_pages_up_to_the_depth_asked_for_come(servers: Server) -> None:
 
 
 @pytest.mark.slow
-def test_few_pages_up_to_a_depth_are_found_below_many_others_without_a_look_at_all(valkey: Server) -> None:
+def test_few_pages_up_to_a_depth_are_found_among_many_without_a_full_scan(valkey: Server) -> None:
     crawl, urls = Crawl(valkey), pages_of(200, 150)
     for at in range(0, len(urls), 3_000):
         crawl.seed(urls[at : at + 3_000])
@@ -102,7 +102,7 @@ def test_few_pages_up_to_a_depth_are_found_below_many_others_without_a_look_at_a
     assert order.looked - before < len(urls) // 4
 
 
-def test_crawl_without_depths_and_metadata_keeps_nothing_of_them(valkey: Server) -> None:
+def test_crawl_without_depths_and_metadata_stores_none(valkey: Server) -> None:
     crawl = Crawl(valkey)
     crawl.seed([SEED])
     crawl.event(SEED, [NEAR, FAR])
@@ -144,7 +144,7 @@ def test_depths_outlive_a_worker_that_wrote_no_checkpoint_and_one_that_did(valke
         ),
     ],
 )
-def test_event_whose_notes_can_not_be_kept_is_a_dead_letter(valkey: Server, value: dict[str, Any], why: str) -> None:
+def test_event_with_invalid_depth_or_metadata_is_a_dead_letter(valkey: Server, value: dict[str, Any], why: str) -> None:
     crawl = Crawl(valkey)
     crawl._apply(msgpack.packb({"url": SEED, **value}), "event")
     ((_, letter),) = crawl.store.shard.client.xrange(crawl.store.shard.keys.dead)
@@ -169,7 +169,7 @@ def test_seeds_of_each_shard_keep_their_notes_on_a_topic() -> None:
 
 
 @pytest.mark.slow
-def test_replay_and_command_line_hand_the_notes_on(tmp_path: Path) -> None:
+def test_replay_and_command_line_pass_depth_and_metadata_on(tmp_path: Path) -> None:
     lines = [
         {"url": SEED, "links": [NEAR], "depth": 0},
         {"url": NEAR, "links": [FAR, ALONE], "meta": {"etag": "x"}},
@@ -204,7 +204,7 @@ def settled(client: Client) -> None:
     wait_until(lambda: client.stats().lag == 0, WAIT_SECONDS)
 
 
-def test_client_gives_depth_and_metadata_and_has_them_back(url: str) -> None:
+def test_client_sends_and_receives_depth_and_metadata(url: str) -> None:
     with Client(url) as client:
         client.seed(["http://one.example/"], meta={"job": "news"})
         client.event("http://one.example/", ["http://two.example/"], depth=0)
@@ -235,7 +235,7 @@ def test_client_gives_depth_and_metadata_and_has_them_back(url: str) -> None:
         ("next", {"max_depth": "2"}, "max_depth"),
     ],
 )
-def test_notes_that_can_not_be_kept_are_refused(url: str, path: str, body: dict[str, Any], why: str) -> None:
+def test_invalid_depth_and_metadata_are_refused(url: str, path: str, body: dict[str, Any], why: str) -> None:
     answer = curls.post(f"{url}/v1/{path}", json=body)
     assert (answer.status_code, why in answer.text) == (422, True), answer.text
     if path == "events":

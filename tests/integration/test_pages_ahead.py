@@ -30,7 +30,7 @@ def asked_often(crawl: Crawl, **more: Any) -> list[str]:
     return [url for _ in range(8) for url in crawl.urls(4, **more)]
 
 
-def test_requests_get_the_pages_of_one_order_with_few_choices(servers: Server) -> None:
+def test_one_choice_serves_several_requests_in_order(servers: Server) -> None:
     crawl, urls = Crawl(servers), pages_of(200, 2)
     crawl.seed(urls)
     found = asked_often(crawl)
@@ -55,7 +55,7 @@ def test_page_that_was_read_or_leased_elsewhere_since_is_left_out(valkey: Server
     assert choices(crawl) - before <= 1
 
 
-def test_page_of_a_host_that_rests_waits(valkey: Server) -> None:
+def test_page_of_a_host_with_a_running_delay_waits(valkey: Server) -> None:
     """Both modes have pages of their own chosen ahead, of the same hosts."""
     crawl, urls = Crawl(valkey, PolitenessSettings(host_delay_seconds=3_600.0)), pages_of(100, 2)
     crawl.seed(urls)
@@ -67,7 +67,7 @@ def test_page_of_a_host_that_rests_waits(valkey: Server) -> None:
     assert choices(crawl) < 16
 
 
-def test_page_that_is_given_back_comes_first_again(valkey: Server) -> None:
+def test_released_page_comes_first_again(valkey: Server) -> None:
     crawl, urls = Crawl(valkey), pages_of(200, 1)
     crawl.seed(urls)
     pages = [page for _ in range(8) for page in crawl.next(4)]
@@ -75,7 +75,7 @@ def test_page_that_is_given_back_comes_first_again(valkey: Server) -> None:
     assert crawl.urls(2) == [urls[5], urls[32]]
 
 
-def test_rules_that_come_in_between_hold(valkey: Server) -> None:
+def test_rules_set_meanwhile_apply(valkey: Server) -> None:
     crawl, urls = Crawl(valkey, admitted=True), pages_of(200, 1)
     crawl.seed(urls)
     asked_often(crawl)
@@ -84,7 +84,7 @@ def test_rules_that_come_in_between_hold(valkey: Server) -> None:
     assert crawl.urls(2) == urls[33:35]
 
 
-def test_few_pages_left_are_handed_out_to_the_last(valkey: Server) -> None:
+def test_last_few_pages_are_all_suggested(valkey: Server) -> None:
     crawl, urls = Crawl(valkey), pages_of(37, 1)
     crawl.seed(urls)
     found = [url for _ in range(10) for url in crawl.urls(4)]

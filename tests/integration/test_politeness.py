@@ -42,7 +42,7 @@ def test_host_has_no_more_pages_in_flight_than_its_cap(servers: Server) -> None:
     assert "2 pages of its host h1.org are in flight, 2 may be" in shown["why_not"]
 
 
-def test_cap_holds_over_endpoints_and_ends_with_leases(servers: Server) -> None:
+def test_cap_applies_across_endpoints_and_ends_with_leases(servers: Server) -> None:
     politeness = PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.0, host_in_flight=3)
     crawl = Crawl(servers, politeness)
     other = crawl.endpoint(politeness)
@@ -61,7 +61,7 @@ def test_cap_holds_over_endpoints_and_ends_with_leases(servers: Server) -> None:
     assert client.hlen(keys.flights) == 0  # What is over is forgotten.
 
 
-def test_cap_lowered_below_what_is_in_flight_takes_nothing_back_and_lets_nothing_out(servers: Server) -> None:
+def test_cap_lowered_below_the_pages_in_flight_keeps_them_and_leases_no_more(servers: Server) -> None:
     crawl = Crawl(servers, PolitenessSettings(host_delay_seconds=0.0, host_in_flight=5))
     other = crawl.endpoint(PolitenessSettings(host_delay_seconds=0.0, host_in_flight=5))
     crawl.seed(pages_of(1, 20))
@@ -110,7 +110,7 @@ def test_operators_delay_and_cap_of_a_host_win_over_the_settings(servers: Server
     assert hosts_of(crawl.next(20)) == {}
 
 
-def test_delay_set_for_a_host_is_held(servers: Server) -> None:
+def test_delay_set_for_a_host_is_kept(servers: Server) -> None:
     crawl = Crawl(servers)
     crawl.seed(pages_of(2, 20))
     crawl.frontier.set_manners({"h0.org": Manners(0.3)})
@@ -122,7 +122,7 @@ def test_delay_set_for_a_host_is_held(servers: Server) -> None:
 # What robots.txt asks for.
 
 
-def test_crawl_delay_that_a_crawler_reports_is_held_where_it_is_longer(servers: Server) -> None:
+def test_reported_crawl_delay_is_kept_if_it_is_longer(servers: Server) -> None:
     crawl = Crawl(servers, PolitenessSettings(host_delay_seconds=0.1))
     crawl.seed(pages_of(3, 5))
     delays = {"h0.org": 60.0, "h1.org": 0.001, "unknown.org": 5.0}
@@ -168,7 +168,7 @@ def test_crawl_delay_that_is_known_is_not_written_again(valkey: Server) -> None:
     assert crawl.store.shard.client.info("replication")["master_repl_offset"] == written
 
 
-def test_crawl_delay_is_cut_and_what_is_none_refused(valkey: Server) -> None:
+def test_crawl_delay_is_capped_and_an_invalid_one_refused(valkey: Server) -> None:
     crawl = Crawl(valkey)
     crawl.seed(["http://a.org/"])
     crawl.next(1, crawl_delays={"A.org": 1e9})
@@ -220,7 +220,7 @@ def test_pages_that_are_not_admitted_are_never_offered(servers: Server) -> None:
 # The hot order is a cache.
 
 
-def test_hot_order_may_be_dropped_at_any_time(servers: Server) -> None:
+def test_order_may_be_dropped_at_any_time(servers: Server) -> None:
     crawl, urls = Crawl(servers, PolitenessSettings(host_delay_seconds=0.0)), pages_of(40, 5)
     crawl.seed(urls)
     found: list[str] = []
@@ -231,7 +231,7 @@ def test_hot_order_may_be_dropped_at_any_time(servers: Server) -> None:
     assert crawl.next() == []
 
 
-def test_on_a_store_too_large_to_be_read_each_time_nothing_is_handed_out_twice_nor_for_too_little(
+def test_large_store_suggests_no_page_twice_and_none_of_too_little_cash(
     servers: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is chosen is of a moment ago; the store has the last word on each page."""
@@ -257,7 +257,7 @@ def test_on_a_store_too_large_to_be_read_each_time_nothing_is_handed_out_twice_n
     assert len(out) > 400
 
 
-def test_many_who_ask_at_once_get_what_they_would_one_after_the_other(servers: Server) -> None:
+def test_concurrent_requests_get_the_same_pages_as_requests_in_turn(servers: Server) -> None:
     crawl, urls = Crawl(servers, NOW_AND_THEN), pages_of(60, 3)
     crawl.seed(urls)
     for i in range(8):
@@ -273,7 +273,7 @@ def test_many_who_ask_at_once_get_what_they_would_one_after_the_other(servers: S
     ]
 
 
-def test_requests_together_cost_one_round_trip(valkey: Server) -> None:
+def test_batched_requests_cost_one_round_trip(valkey: Server) -> None:
     crawl = Crawl(valkey)
     crawl.seed(pages_of(200, 2))
     requests = [crawl.frontier.request(5) for _ in range(32)]
@@ -283,7 +283,7 @@ def test_requests_together_cost_one_round_trip(valkey: Server) -> None:
     assert crawl.store.shard.client.info("commandstats")["cmdstat_fcall"]["calls"] - before == 1
 
 
-def test_host_with_nine_in_ten_of_the_hottest_pages_does_not_slow_the_answer(valkey: Server) -> None:
+def test_host_with_nine_in_ten_of_the_best_pages_does_not_slow_the_answer(valkey: Server) -> None:
     """By the places of the order that a choice looks at, beside those of a crawl without such a host."""
     looked = []
     for huge in (False, True):
@@ -309,7 +309,7 @@ def test_host_with_nine_in_ten_of_the_hottest_pages_does_not_slow_the_answer(val
 # Crawlers that misbehave.
 
 
-def test_crawler_that_never_answers_gets_each_page_later_and_later(valkey: Server) -> None:
+def test_pages_of_a_silent_crawler_come_back_ever_later(valkey: Server) -> None:
     crawl = Crawl(valkey, PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.05))
     crawl.seed(["http://a.org/"])
     starts = []
@@ -320,7 +320,7 @@ def test_crawler_that_never_answers_gets_each_page_later_and_later(valkey: Serve
     assert all(wait >= 0.05 * 2**at for at, wait in enumerate(waits))
 
 
-def test_nothing_unreadable_stays_at_the_top(servers: Server) -> None:
+def test_unreadable_pages_do_not_stay_at_the_top(servers: Server) -> None:
     """The richest pages can't be read, each in its own way: whoever asks is given others."""
     crawl = Crawl(servers, PolitenessSettings(host_delay_seconds=0.0, retry_seconds=3_600.0))
     ends = {"gone": 404, "forbidden": 403, "login": 401, "law": 451, "down": 503, "nobody": 0}
@@ -339,7 +339,7 @@ def test_nothing_unreadable_stays_at_the_top(servers: Server) -> None:
         crawl.frontier.release([page["lease"] for page in found])
 
 
-def test_events_for_pages_that_were_not_given_disturb_nobodys_lease(valkey: Server) -> None:
+def test_events_for_unleased_pages_leave_other_leases_alone(valkey: Server) -> None:
     crawl, urls = Crawl(valkey), pages_of(30, 1)
     crawl.seed(urls)
     mine = crawl.next(10, crawler="mine")

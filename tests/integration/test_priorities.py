@@ -113,7 +113,7 @@ def test_pages_come_by_importance_times_priority(valkey: Server, shards: int) ->
 
 
 @pytest.mark.parametrize("priority", [0, -1, float("nan"), float("inf"), 1e10, "2", True])
-def test_priority_that_can_not_be_is_a_dead_letter(valkey: Server, priority: object) -> None:
+def test_invalid_priority_is_a_dead_letter(valkey: Server, priority: object) -> None:
     crawl = Crawl(valkey)
     crawl._apply(msgpack.packb({"url": A, "priority": priority}), "event")
     ((_, letter),) = crawl.store.shard.client.xrange(crawl.store.shard.keys.dead)

@@ -96,7 +96,7 @@ def expected_ranks(ledger: Ledger) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("until", [10_401, None], ids=["while a page is gone", "to its end"])
-def test_real_history_is_answered_as_by_the_model(servers: Server, until: int | None) -> None:
+def test_answers_on_a_real_history_equal_those_of_the_model(servers: Server, until: int | None) -> None:
     log = pep_history()[:until]
     store, query = open_query(servers, *log)
     ledger = Ledger()
@@ -152,7 +152,7 @@ def test_every_answer_after_a_step_is_exact_on_a_small_store(servers: Server) ->
             assert answer == {**expected_entry(ledger, page), "rank": rank, "percentile": percentile}
 
 
-def test_page_never_seen_has_no_answer(valkey: Server) -> None:
+def test_unknown_page_has_no_answer(valkey: Server) -> None:
     _, query = open_query(valkey, record(0, A, [B]))
     assert [answer and answer["url"] for answer in query.importance([C, A, "http://d.org/"])] == [None, A, None]
 
@@ -188,7 +188,7 @@ def test_gone_page_has_no_importance_and_no_rank(valkey: Server) -> None:
     assert [page["url"] for page in query.top(10)] == [A, C] if a["rank"] == 1 else [C, A]
 
 
-def test_error_bound_of_two_says_nothing_and_is_left_out(valkey: Server) -> None:
+def test_error_bound_of_two_is_left_out(valkey: Server) -> None:
     log = [record(0, A, [B]), record(1, B, [A])]
     store, query = open_query(valkey)
     seen = set()
@@ -202,7 +202,7 @@ def test_error_bound_of_two_says_nothing_and_is_left_out(valkey: Server) -> None
     assert True in seen
 
 
-def test_policies_and_windows_that_can_not_be_taken_are_refused_by_name(valkey: Server) -> None:
+def test_invalid_policies_and_windows_are_refused_by_name(valkey: Server) -> None:
     _, query = open_query(valkey, record(0, A, [B]))
     for ask in (lambda **kw: query.importance([A], **kw), lambda **kw: query.top(1, **kw)):
         with pytest.raises(BadInput, match="none of exact, static, interpolation, fixed, variable, improved"):
@@ -297,7 +297,7 @@ def test_window_policy_comes_without_an_error_bound_and_with_its_window(valkey: 
             assert windowed[name] == static[name]
 
 
-def test_policy_and_window_of_the_settings_are_for_who_names_none(valkey: Server) -> None:
+def test_policy_and_window_default_to_the_settings(valkey: Server) -> None:
     _, plain = open_query(valkey, *pep_history()[:3_000])
     query = Query(plain.crawl, plain.snapshots, policy="fixed", window_rounds=0.5)
     assert query.top(9) == plain.top(9, policy="fixed", window=0.5)
@@ -335,7 +335,7 @@ def wide_log(count: int, pages: int = 3_000) -> list[Record]:
     return log[:count]
 
 
-def test_windows_of_each_step_are_those_of_whoever_comes_to_its_end(servers: Server) -> None:
+def test_windows_after_each_step_equal_those_of_a_new_reader(servers: Server) -> None:
     """Some reads spend nothing: they move no column of the state, but have a measure, and may push one out."""
     log = wide_log(2_400)
     store, query = open_query(servers, *log[:2_000])
@@ -373,7 +373,7 @@ def test_read_of_no_cash_is_a_measure_that_windows_see(servers: Server) -> None:
     assert len(measures_of(ledger)) == 4 + 1
 
 
-def test_measures_are_gathered_once_a_state(valkey: Server) -> None:
+def test_measures_are_gathered_once_per_state(valkey: Server) -> None:
     _, query = open_query(valkey, *pep_history()[:500])
     query.top(10, policy="fixed", window=1.0)
     past = query.snapshots.fresh().kept["past"]
@@ -499,7 +499,7 @@ def test_empty_store_has_answers_too(valkey: Server) -> None:
     assert query.audit()["conserved"]
 
 
-def test_audit_tells_when_a_grain_is_missing(valkey: Server) -> None:
+def test_audit_detects_a_missing_grain(valkey: Server) -> None:
     store, query = open_query(valkey, record(0, A, [B]))
     assert query.audit()["conserved"]
     store.checkpoint()
@@ -516,7 +516,7 @@ def test_audit_tells_when_a_grain_is_missing(valkey: Server) -> None:
     assert any("open_cash" in mismatch for mismatch in shard["mismatches"])
 
 
-def test_clock_past_a_double_is_answered_to_the_grain(valkey: Server) -> None:
+def test_clock_beyond_double_precision_is_answered_to_the_grain(valkey: Server) -> None:
     store, _ = open_query(valkey, record(0, A, [B]))
     huge = (1 << 61) + 1
     replica = store.replica
@@ -537,7 +537,7 @@ def test_clock_past_a_double_is_answered_to_the_grain(valkey: Server) -> None:
 # Snapshots.
 
 
-def test_nothing_is_worked_out_again_while_nothing_moves(valkey: Server) -> None:
+def test_nothing_is_recomputed_while_nothing_changes(valkey: Server) -> None:
     store, query = open_query(valkey, record(0, A, [B]))
     query.top(10)
     started = time.time()
@@ -586,7 +586,7 @@ def test_large_busy_store_is_shown_at_most_a_second_old(valkey: Server) -> None:
 
 
 @pytest.mark.usefixtures("large")
-def test_large_store_that_came_to_rest_is_shown_as_it_is_and_says_so(valkey: Server) -> None:
+def test_idle_large_store_is_shown_up_to_date(valkey: Server) -> None:
     store, query = open_query(valkey, record(0, A, [B]))
     snapshots = query.snapshots
     snapshots.fresh()
@@ -601,7 +601,7 @@ def test_large_store_that_came_to_rest_is_shown_as_it_is_and_says_so(valkey: Ser
 
 
 @pytest.mark.usefixtures("large")
-def test_who_wants_no_age_gets_none_on_a_large_busy_store(valkey: Server) -> None:
+def test_fresh_answer_is_available_on_a_large_busy_store(valkey: Server) -> None:
     store, query = open_query(valkey)
     for offset in range(5):
         store.apply(PARTITION, [record(offset, A, [B])])
@@ -620,7 +620,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_replicas_follow_while_nobody_asks(servers: Server, caplog: pytest.LogCaptureFixture) -> None:
+def test_replicas_follow_without_queries(servers: Server, caplog: pytest.LogCaptureFixture) -> None:
     """And go on after the store was away, which is said once."""
     caplog.set_level(logging.INFO, "opic.replica")
     store = ShardWriter(Shard.open(servers.client()))
@@ -648,7 +648,7 @@ def test_replicas_follow_while_nobody_asks(servers: Server, caplog: pytest.LogCa
     assert crawl.standing()[0].age_seconds > looked  # Nobody looks any more.
 
 
-def test_thread_that_follows_does_not_look_where_others_did(valkey: Server) -> None:
+def test_following_thread_skips_what_queries_have_just_read(valkey: Server) -> None:
     _, query = open_query(valkey)
     query.crawl.keep_following(0.05)
     before, asked, deadline = calls(valkey, "hmget"), 0, time.monotonic() + 1
@@ -659,7 +659,7 @@ def test_thread_that_follows_does_not_look_where_others_did(valkey: Server) -> N
     query.crawl.close()
 
 
-def test_loading_that_breaks_off_shows_nothing_until_it_is_done(valkey: Server) -> None:
+def test_interrupted_load_shows_nothing_until_it_is_complete(valkey: Server) -> None:
     """Not an empty crawl, nor half of one, to whoever had already caught up when it began."""
     log = pep_history()[:300]
     store, query = open_query(valkey, *log)
@@ -684,9 +684,7 @@ def test_loading_that_breaks_off_shows_nothing_until_it_is_done(valkey: Server) 
 
 
 @pytest.mark.parametrize("how", ["made anew", "without its tail"])
-def test_reader_of_a_store_that_is_another_one_now_shows_its_pages_and_none_of_before(
-    servers: Server, how: str
-) -> None:
+def test_reader_of_a_replaced_store_shows_only_its_pages(servers: Server, how: str) -> None:
     """The ids of before are other pages' now, and so are the numbers of hosts."""
     log = [record(i, f"http://h{i % 7}.org/{i}", [f"http://h{i % 5}.net/{i}"]) for i in range(100)]
     store = ShardWriter(Shard.open(servers.client()))
@@ -731,7 +729,7 @@ def test_reader_of_a_store_that_is_another_one_now_shows_its_pages_and_none_of_b
         assert query.hosts(1_000, policy) == plain.hosts(1_000, policy)
 
 
-def test_answer_that_a_new_load_overtakes_is_asked_again(valkey: Server) -> None:
+def test_answer_overtaken_by_a_new_load_is_computed_again(valkey: Server) -> None:
     """Between the choice of the top and the look at its URLs, ids became other pages'."""
     _, query = open_query(valkey, *(record(i, f"http://h.org/{i}", [A]) for i in range(20)))
     urls_of = query.crawl.urls_of
@@ -773,7 +771,7 @@ def test_rows_and_ranks_of_an_answer_are_of_one_state_though_another_thread_foll
         assert {name: answer[name] for name in expected} == expected
 
 
-def test_reader_lets_go_of_urls_that_the_checkpoint_has(servers: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_releases_urls_that_the_checkpoint_has(servers: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else its memory would grow by the URL of each page that ever became known."""
     monkeypatch.setattr("opic.replica.follow.TAIL_LOOK_BYTES", 20_000)
     store = ShardWriter(Shard.open(servers.client()), journal_bytes=10_000)
@@ -794,7 +792,7 @@ def test_reader_lets_go_of_urls_that_the_checkpoint_has(servers: Server, monkeyp
     assert [page["url"] for page in query.top(len(urls))] == urls  # All alike, so as first seen.
 
 
-def test_what_many_ask_at_once_is_what_each_would_be_told(servers: Server) -> None:
+def test_batched_queries_are_answered_like_single_ones(servers: Server) -> None:
     log = pep_history()[:2_000]
     _, query = open_query(servers, *log)
     urls = [page.url for page in query.crawl.pages()][:60]
@@ -807,7 +805,7 @@ def test_what_many_ask_at_once_is_what_each_would_be_told(servers: Server) -> No
     assert [one.pages for one in found[3:] if isinstance(one, ImportanceAnswer)] == plain
 
 
-def test_many_that_ask_at_once_cost_one_round_trip(valkey: Server) -> None:
+def test_batched_queries_cost_one_round_trip(valkey: Server) -> None:
     _, query = open_query(valkey, *pep_history()[:2_000])
     urls = [page.url for page in query.crawl.pages()][:500]
     asks = [Ask([url]) for url in urls]
@@ -850,7 +848,7 @@ def test_window_policies_on_a_large_busy_store_are_at_most_a_second_old_and_say_
     assert query.as_of("fixed") >= time.time() - 0.5
 
 
-def test_snapshot_can_not_be_changed(valkey: Server) -> None:
+def test_snapshot_is_read_only(valkey: Server) -> None:
     _, query = open_query(valkey, record(0, A, [B]))
     snapshot = query.snapshots.fresh()
     for column in (snapshot.parts[0].cash, snapshot.spent, snapshot.state, snapshot.cash, snapshot.host):
@@ -896,7 +894,7 @@ def test_readers_see_states_of_one_instant_while_a_worker_steps(valkey: Server) 
     assert len(set(seen)) > 10
 
 
-def test_times_are_those_of_the_fetch(valkey: Server) -> None:
+def test_last_fetched_at_is_the_time_of_the_fetch(valkey: Server) -> None:
     at = NOW_US / MILLION - 86_400.25
     _, query = open_query(valkey, record(0, A, [B], fetched_at=at))
     (answer,) = query.importance([A])
@@ -914,7 +912,7 @@ def test_rank_is_one_more_than_the_number_of_larger_scores(valkey: Server) -> No
 
 
 @pytest.mark.usefixtures("large")
-def test_ranks_of_a_large_busy_store_are_worked_out_twice_a_second(
+def test_ranks_of_a_large_busy_store_are_recomputed_twice_a_second(
     valkey: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, query = open_query(valkey, record(0, A, [B]))

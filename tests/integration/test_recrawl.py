@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from frontiers import PARTITION, Crawl, pages_of
 from processes import wait_until
-from sameness import assert_same_replica, small_blocks
+from same_state import assert_same_replica, small_blocks
 from scipy import stats
 from servers import Server
 from serving import serving
@@ -94,7 +94,7 @@ RATES = [new / seconds for new, seconds in zip(ADDED, SECONDS, strict=True)]
         ("YRU", [rate / sum(RATES) / 2 + 1 / 8 for rate in RATES]),
     ],
 )
-def test_policy_draws_in_proportion_to_what_reads_discovered(valkey: Server, policy: str, weights: list[float]) -> None:
+def test_policy_draws_in_proportion_to_discovered_links(valkey: Server, policy: str, weights: list[float]) -> None:
     found = Recrawl(valkey).drawn(policy)
     assert_frequencies(found, dict(zip(HUBS, weights, strict=True)))
 
@@ -131,7 +131,7 @@ def test_pages_are_leased_to_one_crawler_and_come_back_when_released(servers: Se
     assert [page["url"] for page in again["pages"]] == [page["url"] for page in second["pages"]]
 
 
-def test_page_that_vanished_or_was_just_read_does_not_come(valkey: Server) -> None:
+def test_vanished_or_just_read_page_is_not_suggested(valkey: Server) -> None:
     crawl = Recrawl(valkey, revisit_seconds=3_600)
     crawl.crawl.event(HUBS[0], status=404)
     crawl.crawl.event(HUBS[2], ["http://hub2.org/more"])  # Now.
@@ -148,14 +148,14 @@ def test_delayed_host_gives_one_page_at_a_time(valkey: Server) -> None:
     assert frontier.next(10, mode="refresh", policy="U")["pages"] == []
 
 
-def test_crawl_without_read_pages_gives_none(valkey: Server) -> None:
+def test_crawl_without_read_pages_suggests_none(valkey: Server) -> None:
     crawl = Crawl(valkey)
     crawl.seed(pages_of(3, 1))
     found = crawl.frontier.next(5, mode="refresh", policy="U")
     assert (found["pages"], found["exhausted"]) == ([], True)
 
 
-def test_yields_that_are_all_zero_draw_every_page(valkey: Server) -> None:
+def test_every_page_is_drawn_if_all_yields_are_zero(valkey: Server) -> None:
     crawl = Recrawl(valkey)
     for at, url in enumerate(HUBS):
         crawl.crawl.event(url, [], fetched_at=NOW + 100 + at)
@@ -237,7 +237,7 @@ def test_weights_of_a_large_shard_are_summed_by_block() -> None:
         ({"mode": "discover", "policy": "U"}, "ask with mode=refresh"),
     ],
 )
-def test_policy_that_cannot_be_followed_is_refused(terms: dict[str, str], text: str) -> None:
+def test_invalid_policy_or_mode_is_refused(terms: dict[str, str], text: str) -> None:
     with pytest.raises(BadInput, match=text):
         PagesRequest.of(1, 1.0, **terms)  # type: ignore[arg-type]
 

@@ -47,7 +47,7 @@ def explained(client: httpx.Client) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("body", [{"url": PAGE, "link": []}, [{"url": PAGE, "link": []}]], ids=["alone", "in an array"])
-def test_explain_tells_that_the_event_of_a_leased_page_was_refused(client: httpx.Client, body: Any) -> None:
+def test_explain_says_that_the_event_of_a_leased_page_was_refused(client: httpx.Client, body: Any) -> None:
     lease(client)
     before = explained(client)
     assert before["refused"] is None
@@ -60,7 +60,7 @@ def test_explain_tells_that_the_event_of_a_leased_page_was_refused(client: httpx
     assert reason.startswith("its event was refused: unknown field 'link': did you mean links?; it is leased")
 
 
-def test_page_that_waits_since_its_event_was_refused_says_so_until_an_event_is_taken(
+def test_waiting_page_shows_its_refused_event_until_an_event_is_accepted(
     service: EmbeddedService, client: httpx.Client
 ) -> None:
     lease(client, LEASE_SECONDS)
@@ -90,7 +90,7 @@ def test_refused_event_of_a_page_that_is_not_leased_says_nothing_of_a_later_leas
     assert explained(client)["refused"] is None
 
 
-def test_explain_tells_of_a_dead_letter_too(service: EmbeddedService, client: httpx.Client) -> None:
+def test_explain_shows_a_dead_letter_too(service: EmbeddedService, client: httpx.Client) -> None:
     lease(client)
     positions = service.backend.log.append(
         [b'{"url": "http://A.example", "v": 99}', b"nonsense"], time.time_ns() // 1000

@@ -69,7 +69,7 @@ def test_renewed_lease_counts_among_the_pages_of_its_host_in_flight(valkey: Serv
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 86_401, float("nan"), float("inf")])
-def test_duration_that_no_lease_has_is_refused(valkey: Server, seconds: float) -> None:
+def test_invalid_duration_is_refused(valkey: Server, seconds: float) -> None:
     crawl = Crawl(valkey, AT_ONCE)
     leases = leased(crawl, A)
     with pytest.raises(BadInput, match="lease_seconds="):
@@ -110,7 +110,7 @@ def test_leases_are_renewed_over_http(http: httpx.Client) -> None:
         ({"leases": [], "seconds": 5}, "seconds"),
     ],
 )
-def test_renewal_that_can_not_be_is_refused_with_the_reason(http: httpx.Client, body: object, why: str) -> None:
+def test_invalid_renewal_is_refused_with_the_reason(http: httpx.Client, body: object, why: str) -> None:
     answer = http.post("/v1/leases/renew", json=body)
     assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
     assert why in answer.json()["detail"]

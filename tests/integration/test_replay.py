@@ -14,7 +14,7 @@ import pytest
 from logs import NOW_US, PARTITION, pep_history
 from packed_events import BAD_PACKED, UNENDING_PACKED
 from packed_events import PACKED as GOOD
-from sameness import assert_same
+from same_state import assert_same
 from typer.testing import CliRunner
 
 from opic.cli.main import app
@@ -122,7 +122,7 @@ def test_replay_into_the_embedded_store_ends_with_a_checkpoint(crawls: Crawls, t
             assert written == (b"%d" % head.lsn if store == "embedded" else None)
 
 
-def test_line_that_can_not_be_taken_is_a_dead_letter_and_the_rest_goes_on(crawls: Crawls, tmp_path: Path) -> None:
+def test_invalid_line_is_a_dead_letter_and_the_replay_goes_on(crawls: Crawls, tmp_path: Path) -> None:
     file = lines(
         tmp_path / "crawl.jsonl",
         {"url": "http://a.example/", "links": ["http://b.example/"]},
@@ -157,9 +157,7 @@ def test_packed_history_equals_the_ledger_fed_the_same(
     assert (summary.events, summary.dead_letters) == (len(values), 0)
 
 
-def test_packed_value_that_can_not_be_taken_is_a_dead_letter_and_the_rest_goes_on(
-    crawls: Crawls, tmp_path: Path
-) -> None:
+def test_invalid_packed_value_is_a_dead_letter_and_the_replay_goes_on(crawls: Crawls, tmp_path: Path) -> None:
     bad = BAD_PACKED.values()
     file = tmp_path / "crawl.msgpack"
     file.write_bytes(GOOD + b"".join(value + GOOD for value in bad))
@@ -170,7 +168,7 @@ def test_packed_value_that_can_not_be_taken_is_a_dead_letter_and_the_rest_goes_o
 
 
 @pytest.mark.parametrize("bad", UNENDING_PACKED.values(), ids=UNENDING_PACKED)
-def test_packed_value_without_end_ends_the_replay_with_all_before_it_taken(
+def test_endless_packed_value_ends_the_replay_after_the_events_before_it(
     crawls: Crawls, tmp_path: Path, bad: bytes
 ) -> None:
     (tmp_path / "crawl.msgpack").write_bytes(GOOD * 3 + bad)
@@ -192,7 +190,7 @@ def test_packed_value_without_end_ends_the_replay_with_all_before_it_taken(
     ],
     ids=["truncated", "no such byte", "deep", "long", "JSON", "an array"],
 )
-def test_file_that_can_not_be_cut_is_an_error_that_says_where(
+def test_malformed_file_is_an_error_with_the_position(
     crawls: Crawls, tmp_path: Path, content: bytes, words: tuple[str, ...]
 ) -> None:
     (tmp_path / "crawl.msgpack").write_bytes(content)
@@ -226,7 +224,7 @@ def test_broken_gzip_is_an_error_that_names_the_file(crawls: Crawls, tmp_path: P
         assert backend.lag() == 0
 
 
-def test_format_is_told_by_the_name_of_the_file() -> None:
+def test_format_follows_from_the_name_of_the_file() -> None:
     names = ("a.JSONL", "a.jsonl.gz", "a.tsv.gz", "a", "a.warc.gz", "a.wat", "a.warc.wat.gz", "a.arc.gz")
     assert [format_of(Path(name)) for name in names] == [
         "jsonl", "jsonl", "edges", "edges", "warc", "wat", "wat", "arc",
@@ -242,7 +240,7 @@ def test_back_pressure_keeps_the_lag_below_its_limit(service: EmbeddedService, t
     backend.close()
 
 
-def test_replay_beside_a_service_at_another_crawl_does_the_work_itself(crawls: Crawls, tmp_path: Path) -> None:
+def test_replay_works_alone_if_the_service_has_another_crawl(crawls: Crawls, tmp_path: Path) -> None:
     file = lines(tmp_path / "crawl.jsonl", {"url": "http://a.example/"})
     assert feed(crawls.open(), file, Plan("jsonl"), works_here=False).pages == 1
 
@@ -348,7 +346,7 @@ def test_greedy_reads_batches_of_a_share_of_the_known_pages(
         (["a b", "a c", "a d"], 4, "all dangling but one"),
     ],
 )
-def test_odd_graph_is_crawled_with_its_books_right(
+def test_degenerate_graph_is_crawled_with_balanced_books(
     strategy: str, rows: list[str], pages: int, what: str, crawls: Crawls, tmp_path: Path
 ) -> None:
     backend = crawls.open()
@@ -380,14 +378,14 @@ def test_links_of_a_page_over_the_limit_are_left_out_and_the_summary_says_how_ma
     assert (summary.events, summary.pages, summary.links, summary.links_left_out) == (2, 10_001, 10_000, 90_000)
 
 
-def test_greedy_does_not_crawl_pages_of_others(crawls: Crawls, tmp_path: Path) -> None:
+def test_greedy_replay_into_a_crawl_of_other_pages_is_refused(crawls: Crawls, tmp_path: Path) -> None:
     backend = crawls.open()
     feed(backend, lines(tmp_path / "crawl.jsonl", {"url": "http://a.example/"}), Plan("jsonl"))
     with refused("is not a page of this graph", "--crawl"):
         feed(backend, lines(tmp_path / "graph.txt", "a b"), Plan("edges", "greedy", reads_per_page=9))
 
 
-def test_name_becomes_a_url_once(tmp_path: Path) -> None:
+def test_names_of_pages_are_encoded_once_in_their_urls(tmp_path: Path) -> None:
     expected = {
         "7": "http://graph.example/7",
         "%C3%89ire": "http://graph.example/%C3%89ire",
@@ -401,7 +399,7 @@ def test_name_becomes_a_url_once(tmp_path: Path) -> None:
     assert {name: url_of_name(name, 2_048) for name in expected} == expected
 
 
-def test_edges_are_counted_once_and_lead_elsewhere(tmp_path: Path) -> None:
+def test_duplicate_edges_and_self_links_do_not_count(tmp_path: Path) -> None:
     file = lines(tmp_path / "graph.tsv", "# a comment", "a b\tc", "a b\tc", "c\tc", "  ", "c\thttp://d.example")
     graph = read_graph([file, lines(tmp_path / "more.txt", "http://d.example/ c")], Settings())
     assert graph.urls == ["http://graph.example/a%20b", "http://graph.example/c", "http://d.example/"]
@@ -420,7 +418,7 @@ def test_graph_comes_from_the_columns_of_a_csv_file(tmp_path: Path) -> None:
         read_graph([rows], Settings(), ("1", "4"))
 
 
-def test_unknown_fields_are_left_out_where_that_is_wanted(crawls: Crawls, tmp_path: Path) -> None:
+def test_unknown_fields_are_ignored_on_request(crawls: Crawls, tmp_path: Path) -> None:
     file = lines(
         tmp_path / "crawl.jsonl", {"url": "http://a.example/", "links": ["http://b.example/"], "colour": "red"}
     )
@@ -438,7 +436,7 @@ def test_command_ends_with_status_1_if_all_events_or_with_strict_any_were_refuse
         assert done.exit_code == status, done.output
 
 
-def test_line_that_is_no_edge_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_malformed_edge_is_an_error_that_names_the_line(tmp_path: Path) -> None:
     for text, said in {
         "a b\na\n": ":2: 'a' is not an edge",
         "a b c\n": ":1: 'a b c' is not an edge",

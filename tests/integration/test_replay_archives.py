@@ -68,7 +68,7 @@ def test_stopped_replay_goes_on_and_a_finished_one_feeds_nothing(
     assert reads(backend) == [2] * len(SITES)
 
 
-def test_damaged_file_is_told_and_the_next_one_is_fed(backend: Backend, tmp_path: Path) -> None:
+def test_damaged_file_is_reported_and_the_next_one_is_fed(backend: Backend, tmp_path: Path) -> None:
     damaged, whole = tmp_path / "1.warc.gz", tmp_path / "2.warc.gz"
     damaged.write_bytes(PAGES[:-20])
     whole.write_bytes(
@@ -84,7 +84,7 @@ def test_damaged_file_is_told_and_the_next_one_is_fed(backend: Backend, tmp_path
     assert backend.query.audit()["conserved"]
 
 
-def test_event_that_cannot_be_taken_is_a_dead_letter(backend: Backend, tmp_path: Path) -> None:
+def test_invalid_event_is_a_dead_letter(backend: Backend, tmp_path: Path) -> None:
     path = tmp_path / "crawl.warc"
     path.write_bytes(
         page("http://a.example/", b"").replace(b"2024-05-18", b"1024-05-18") + page(f"http://{'b' * 3000}/", b"")

@@ -36,7 +36,7 @@ def opic(service: EmbeddedService, *words: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=os.environ)
 
 
-def test_without_rules_all_is_allowed_and_thresholds_are_the_default_ones(client: httpx.Client) -> None:
+def test_without_rules_all_pages_are_allowed_and_thresholds_are_the_defaults(client: httpx.Client) -> None:
     found = client.get("/v1/rules").raise_for_status().json()
     assert found["rules"] == []
     assert found["traps"]["on"] is True
@@ -83,7 +83,7 @@ def test_rules_are_added_and_removed_one_by_one(client: httpx.Client) -> None:
 
 
 @pytest.mark.slow
-def test_teams_that_change_rules_at_once_undo_nothing_of_each_other(client: httpx.Client) -> None:
+def test_concurrent_changes_of_rules_do_not_overwrite_each_other(client: httpx.Client) -> None:
     def add(team: int) -> None:
         with httpx.Client(base_url=client.base_url, timeout=30) as own:
             for number in range(10):
@@ -107,7 +107,7 @@ def test_command_adds_and_removes_rules(service: EmbeddedService, client: httpx.
     assert (refused.returncode, "there is no rule 1: `opic rules` shows 1, from 0 on" in refused.stderr) == (2, True)
 
 
-def test_part_that_is_not_given_stays_and_nothing_at_all_is_refused(client: httpx.Client) -> None:
+def test_omitted_part_stays_and_an_empty_change_is_refused(client: httpx.Client) -> None:
     rules = [{"effect": "deny", "path": "/a"}]
     client.put("/v1/rules", json={"rules": rules, "traps": {"segments": 9}}).raise_for_status()
     answer = client.put("/v1/rules", json={})
@@ -138,7 +138,7 @@ def test_part_that_is_not_given_stays_and_nothing_at_all_is_refused(client: http
     ],
     ids=lambda value: str(value)[:50],
 )
-def test_what_is_no_rule_is_refused_and_nothing_changes(client: httpx.Client, body: Any, word: str) -> None:
+def test_invalid_rule_is_refused_and_nothing_changes(client: httpx.Client, body: Any, word: str) -> None:
     before = client.get("/v1/rules").json()
     answer = client.put("/v1/rules", json=body)
     assert answer.status_code == 422
@@ -148,7 +148,9 @@ def test_what_is_no_rule_is_refused_and_nothing_changes(client: httpx.Client, bo
 
 
 @pytest.mark.slow
-def test_the_command_line_sets_what_it_shows(service: EmbeddedService, client: httpx.Client, tmp_path: Path) -> None:
+def test_output_of_the_command_line_can_be_set_again(
+    service: EmbeddedService, client: httpx.Client, tmp_path: Path
+) -> None:
     toml, copy = tmp_path / "rules.toml", tmp_path / "copy.json"
     toml.write_text('[[rules]]\neffect = "deny"\ndomain = "a.example"\nnote = "asked us to"\n[traps]\ndates = 100\n')
     done = opic(service, "rules", "set", str(toml))

@@ -72,7 +72,7 @@ def test_estimate_of_a_recorded_topic_is_near_the_truth(crawl: Path, focus: str)
     assert again == found
 
 
-def test_estimate_is_drawn_as_it_came_about(crawl: Path, tmp_path: Path) -> None:
+def test_estimate_is_plotted_over_the_walk(crawl: Path, tmp_path: Path) -> None:
     words = ("sample", "--recorded", crawl, "--topic", "tag:third", "--steps", 500, "--plot", tmp_path / "out.svg")
     _, said = run(*words, "--estimate", "url:/bird/")
     assert f"wrote {tmp_path / 'out.svg'}" in said
@@ -127,7 +127,7 @@ def test_metadata_is_counted_and_its_numbers_have_a_mean(crawl: Path, tmp_path: 
     assert "mean.mean\t" in text
 
 
-def test_fetches_that_are_used_up_leave_the_samples_looked_at_so_far(crawl: Path) -> None:
+def test_exhausted_fetches_leave_the_samples_so_far(crawl: Path) -> None:
     found, _ = run(
         "sample", "--recorded", crawl, "--topic", "tag:third", "--mean", "links-on-topic", "--focus", "hard",
         "--steps", 40, "--fetch", 95, "--json",
@@ -185,13 +185,13 @@ def test_text_classifier_is_trained_and_used(crawl: Path, tmp_path: Path) -> Non
         (("--topic", "url:bird", "--crawl", "README.md"), "name its files with --recorded"),
     ],
 )
-def test_what_can_not_be_sampled_says_why(crawl: Path, words: tuple[str, ...], complaint: str) -> None:
+def test_impossible_sample_is_refused_with_the_reason(crawl: Path, words: tuple[str, ...], complaint: str) -> None:
     done = CliRunner().invoke(app, ["sample", "--recorded", str(crawl), *words])
     assert isinstance(done.exception, OpicError)
     assert complaint in str(done.exception)
 
 
-def test_bad_files_are_told(tmp_path: Path) -> None:
+def test_bad_files_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "crawl.jsonl"
     file.write_text('{"url": "http://a.example/", "link": []}\n{"url": "http://b.example/", "links": []}\n')
     done = CliRunner().invoke(app, ["sample", "--recorded", str(file), "--topic", "word:a"])
@@ -204,7 +204,7 @@ def test_bad_files_are_told(tmp_path: Path) -> None:
     assert "no crawl event has a field `text`" in str(done.exception)
 
 
-def test_fetches_that_are_used_up_end_the_walk(crawl: Path) -> None:
+def test_exhausted_fetches_end_the_walk(crawl: Path) -> None:
     found, _ = run(
         "sample", "--recorded", crawl, "--topic", "url:/bird/", "--estimate", "tag:third", "--focus", "hard",
         "--fetch", 60, "--json",
@@ -215,7 +215,7 @@ def test_fetches_that_are_used_up_end_the_walk(crawl: Path) -> None:
     assert any("under 30 independent samples" in note for note in found["notes"])
 
 
-def test_redirects_lead_on_and_failed_pages_are_none() -> None:
+def test_redirects_are_followed_and_failed_pages_are_left_out() -> None:
     events = [
         CrawlEvent("http://a.example/", links=["http://b.example/", "http://gone.example/", "http://loop.example/"]),
         CrawlEvent("http://b.example/", status=301, redirect="http://c.example/"),
@@ -279,7 +279,7 @@ def test_pages_are_fetched_over_http_by_robots_txt_once_each(site: Any) -> None:
 
 
 @pytest.mark.slow
-def test_service_knows_where_to_begin_and_gets_what_was_fetched(site: Any, tmp_path: Path) -> None:
+def test_service_gives_the_start_page_and_gets_the_fetched_pages(site: Any, tmp_path: Path) -> None:
     with running(tmp_path / "store", tmp_path / "log", host_delay_seconds=0) as service:
         service.post("/v1/seeds", {"urls": [f"{site.url}/0", f"{site.url}/1"]}).raise_for_status()
         service.settle()
@@ -311,7 +311,7 @@ def star() -> Iterator[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("keeps", [True, False])
-def test_service_that_keeps_links_tells_the_walk_its_in_links(star: Any, tmp_path: Path, keeps: bool) -> None:
+def test_service_that_keeps_links_gives_the_walk_its_in_links(star: Any, tmp_path: Path, keeps: bool) -> None:
     settings = {"host_delay_seconds": 0, "keep_links": keeps}
     with running(tmp_path / "store", tmp_path / "log", **settings) as service:
         events = [{"url": f"{star.url}/leaf/{page}", "links": [f"{star.url}/hub"]} for page in range(30)]
@@ -327,7 +327,7 @@ def test_service_that_keeps_links_tells_the_walk_its_in_links(star: Any, tmp_pat
     assert len(asked) == len({*asked}) == found["fetched"]
 
 
-def test_walk_without_a_page_to_begin_with_says_what_to_do(tmp_path: Path) -> None:
+def test_walk_without_a_start_page_says_what_to_do(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["sample", "--topic", "url:a", "--data", str(tmp_path)])
     assert "name a page with --start URL" in str(done.exception)
     done = CliRunner().invoke(

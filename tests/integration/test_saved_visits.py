@@ -59,7 +59,7 @@ def bound_after(web: Web, saved: SavedVisits, crawl: Crawl | None = None) -> flo
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_reader_goes_on_from_saved_visits(valkey: Server, tmp_path: Path, shards: int) -> None:
+def test_reader_resumes_from_saved_visits(valkey: Server, tmp_path: Path, shards: int) -> None:
     web = web_of(valkey, f"goes-on-{shards}", shards)
     path = saved_by(web, tmp_path, shards).path
     assert path.stat().st_size < 4096 + shards * (256 + 8 * len(PAGES))
@@ -75,7 +75,7 @@ def test_reader_goes_on_from_saved_visits(valkey: Server, tmp_path: Path, shards
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_flow_of_trust_goes_on_from_saved_visits(
+def test_flow_of_trust_resumes_from_saved_visits(
     valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int
 ) -> None:
     """Kept up beside that of importance, and saved with it; so coverage is there at once after a restart."""
@@ -134,7 +134,7 @@ def test_damaged_file_is_ignored(
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -1.0])
-def test_visits_that_can_not_be_are_ignored(valkey: Server, tmp_path: Path, value: float) -> None:
+def test_invalid_visits_are_ignored(valkey: Server, tmp_path: Path, value: float) -> None:
     web = web_of(valkey, f"values-{value}")
     saved = saved_by(web, tmp_path)
     content = saved.path.read_bytes()[: -saved_visits.DIGEST_BYTES]
@@ -187,9 +187,7 @@ def _sealed(content: bytes) -> bytes:
     return body + saved_visits._hashed(body)
 
 
-def test_directory_that_can_not_be_written_is_said(
-    valkey: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unwritable_directory_is_reported(valkey: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     web, blocked = web_of(valkey, "blocked"), tmp_path / "file"
     blocked.write_text("no directory")
     crawl = web.opened()
@@ -201,7 +199,7 @@ def test_directory_that_can_not_be_written_is_said(
 
 
 @pytest.mark.slow
-def test_service_saves_now_and_then_and_when_it_ends(
+def test_service_saves_visits_periodically_and_when_it_ends(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)

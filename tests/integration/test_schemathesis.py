@@ -89,9 +89,7 @@ def document(report: Report) -> Any:
     return schemathesis.openapi.from_url(f"{report.url}/openapi.json", config=schemathesis.Config.from_dict(CONFIG))
 
 
-def test_every_answer_is_one_that_the_document_describes(
-    document: Any, report: Report, subtests: pytest.Subtests
-) -> None:
+def test_every_answer_matches_the_document(document: Any, report: Report, subtests: pytest.Subtests) -> None:
     load_all_checks()
 
     def ask(case: schemathesis.Case) -> None:

@@ -96,7 +96,7 @@ def test_crawl_spider_keeps_rules_and_meta(service: Client, tmp_path: Path) -> N
     assert service.importance(f"{site.url}/item/a[1]|b").reads == 1
 
 
-def test_what_became_of_each_fetch_is_reported(service: Client, tmp_path: Path) -> None:
+def test_outcome_of_each_fetch_is_reported(service: Client, tmp_path: Path) -> None:
     ways = ("moved", "loop", "gone", "busy", "private", "cut", "refresh", "away", "gzip")
     pages = {
         "/": WebPage("".join(f'<a class=go href="/{way}">{way}</a>' for way in ways)),
@@ -138,7 +138,7 @@ def test_what_became_of_each_fetch_is_reported(service: Client, tmp_path: Path) 
     assert [item["text"] for item in run.items if item["url"].endswith("/new")] == ["moved"]
 
 
-def test_requests_that_are_not_plain_stay_with_scrapy(service: Client, tmp_path: Path) -> None:
+def test_requests_other_than_plain_gets_stay_with_scrapy(service: Client, tmp_path: Path) -> None:
     home = linking("/again", "/fails", "/unknown", "/unwanted")
     paths = ("/form", "/lambda", "/again", "/unlinked", "/fails", "/unknown", "/unwanted")
     pages = {"/": home, **{path: linking("/") for path in paths}}
@@ -160,7 +160,7 @@ def test_requests_that_are_not_plain_stay_with_scrapy(service: Client, tmp_path:
     assert "/unwanted" not in site.paths()
 
 
-def test_media_and_robots_give_no_events(service: Client, tmp_path: Path) -> None:
+def test_media_and_robots_txt_give_no_events(service: Client, tmp_path: Path) -> None:
     pages = {"/": linking(), "/picture": WebPage(b"\x89PNG", headers={"content-type": "image/png"})}
     with website("127.0.0.1", pages) as site:
         run = crawled(tmp_path / "run", "media", [f"{site.url}/"], service.address, ROBOTSTXT_OBEY=True)
@@ -212,7 +212,7 @@ def test_killed_service_loses_nothing(tmp_path: Path) -> None:
             check_all(client, site, tree(60), reads_max=2)
 
 
-def test_what_is_unsent_at_close_is_sent_by_the_next_run(tmp_path: Path) -> None:
+def test_events_unsent_at_close_are_sent_by_the_next_run(tmp_path: Path) -> None:
     with website("127.0.0.1", tree(30)) as site:
         jobdir = str(tmp_path / "job")
         given = tmp_path / "run", "following", [f"{site.url}/p/0"]
@@ -239,7 +239,7 @@ def test_spider_without_a_service_closes_and_says_why(tmp_path: Path) -> None:
     assert "another program listens there" in other.log
 
 
-def test_crawl_delay_of_robots_txt_holds(service: Client, tmp_path: Path) -> None:
+def test_crawl_delay_of_robots_txt_is_respected(service: Client, tmp_path: Path) -> None:
     robots = WebPage("User-agent: *\nCrawl-delay: 0.4\n", headers={"content-type": "text/plain"})
     with website("127.0.0.1", {**tree(7), "/robots.txt": robots}) as site:
         crawled(tmp_path / "run", "following", [f"{site.url}/p/0"], service.address, ROBOTSTXT_OBEY=True)
@@ -269,7 +269,7 @@ def test_example_prints_the_titles_of_a_site(service: Client) -> None:
     assert sorted(titles) == [f"page {page}" for page in range(5)]
 
 
-def test_redirect_to_a_page_that_another_crawler_has_is_left_to_it(service: Client, tmp_path: Path) -> None:
+def test_redirect_to_a_page_leased_by_another_crawler_is_left_to_it(service: Client, tmp_path: Path) -> None:
     pages = {"/": WebPage('<a class=go href="/moved">x</a>'), "/moved": redirect("/target"), "/target": linking()}
     with website("127.0.0.1", pages) as site:
         service.seed([f"{site.url}/target"])
@@ -279,7 +279,7 @@ def test_redirect_to_a_page_that_another_crawler_has_is_left_to_it(service: Clie
         assert service.inlinks(leased.url).inlinks == [f"{site.url}/moved"]
 
 
-def test_hostile_pages_do_not_hold_up_the_crawl(service: Client, tmp_path: Path) -> None:
+def test_hostile_pages_do_not_delay_the_crawl(service: Client, tmp_path: Path) -> None:
     many = "".join(f'<a href="/{number}/{"x" * 100}">x</a>' for number in range(100_000))
     pages = {
         "/": linking("/many", "/deep", "/base", "/charset"),

@@ -70,7 +70,7 @@ def test_search_that_has_no_time_left_says_so_and_goes_on(client: Client, monkey
 
 
 @pytest.mark.parametrize("asked", [{"text": " "}, {"text": "a", "after": "x"}, {"text": "a", "after": "99-0"}])
-def test_search_that_makes_no_sense_is_refused(client: Client, asked: dict[str, str]) -> None:
+def test_invalid_search_is_refused(client: Client, asked: dict[str, str]) -> None:
     with pytest.raises(BadRequest):
         client.search(**asked)
 

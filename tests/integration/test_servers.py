@@ -8,7 +8,7 @@ from server_process import ServerFailed
 from servers import LIVE_OPTIONS, Server
 
 
-def test_server_starts_empty_with_the_options_we_promise_durability_for(servers: Server) -> None:
+def test_server_starts_empty_with_the_durable_options(servers: Server) -> None:
     client = servers.client(decode_responses=True)
     assert client.dbsize() == 0
     assert client.config_get("appendonly") == {"appendonly": "yes"}
@@ -16,7 +16,7 @@ def test_server_starts_empty_with_the_options_we_promise_durability_for(servers:
         assert client.config_get(option) == {option: value}
 
 
-def test_killed_server_keeps_what_it_acknowledged(servers: Server) -> None:
+def test_killed_server_keeps_acknowledged_writes(servers: Server) -> None:
     servers.client().hset("cash", "page", 2_097_152)
     pid = servers.pid
     servers.kill()

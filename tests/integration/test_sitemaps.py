@@ -89,11 +89,11 @@ ATOM = """<feed xmlns="http://www.w3.org/2005/Atom"><link href="/self" rel="self
         (urlset(), "", []),
     ],
 )
-def test_pages_are_those_of_url_item_and_entry(text: str, base: str, urls: list[str]) -> None:
+def test_pages_come_from_url_item_and_entry_elements(text: str, base: str, urls: list[str]) -> None:
     assert urls_of(text, base) == urls
 
 
-def test_lines_are_those_of_the_file() -> None:
+def test_line_numbers_are_those_of_the_file() -> None:
     found = parsed(urlset("http://a.example/1", "http://a.example/2"))
     assert [(entry.url, entry.line) for entry in found.entries] == [
         ("http://a.example/1", 2),
@@ -111,7 +111,7 @@ def test_declared_entity_is_refused_before_it_is_expanded(declared: str) -> None
         parsed(f"<!DOCTYPE urlset [{declared}]>{urlset('http://a.example/&x;')}")
 
 
-def test_bomb_of_entities_takes_no_memory() -> None:
+def test_entity_bomb_takes_no_memory() -> None:
     levels = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 12))
     tracemalloc.start()
     try:
@@ -125,17 +125,17 @@ def test_bomb_of_entities_takes_no_memory() -> None:
 @pytest.mark.parametrize(
     "text", ["", "http://a.example/\n", "{}", "<html><body>", '<?xml version="1.0" encoding="none-such"?><urlset/>']
 )
-def test_other_file_is_refused(text: str) -> None:
+def test_file_that_is_not_a_sitemap_is_refused(text: str) -> None:
     with pytest.raises(BadSitemap, match="is neither a sitemap nor a feed"):
         parsed(text)
 
 
-def test_deep_file_is_refused() -> None:
+def test_deeply_nested_file_is_refused() -> None:
     with pytest.raises(BadSitemap, match=f"nested over {DEPTH_MAX} deep"):
         parsed("<urlset>" + "<a>" * 100_000)
 
 
-def test_broken_file_gives_what_comes_before_and_says_where() -> None:
+def test_broken_file_gives_the_pages_before_the_damage_and_its_line() -> None:
     found = parsed(urlset("http://a.example/1", "http://a.example/2").replace("/2<", "/2&nbsp;<"))
     assert [entry.url for entry in found.entries] == ["http://a.example/1"]
     assert "is broken, what follows is left out: undefined entity: line 3" in found.problem
@@ -158,7 +158,7 @@ def test_any_bytes_are_read_or_refused(body: bytes) -> None:
 
 
 @given(st.lists(st.sampled_from([b"", b"a", b"<x>" * 100]), max_size=4), st.integers(0, 50))
-def test_unpacked_members_follow_each_other_up_to_the_limit(members: list[bytes], most: int) -> None:
+def test_gzip_members_are_unpacked_up_to_the_limit(members: list[bytes], most: int) -> None:
     body = b"".join(map(gzip.compress, members))
     assert decompressed(body, most) == b"".join(members)[: most + 1]
 
@@ -235,7 +235,7 @@ def test_large_file_is_refused_packed_and_plain(tmp_path: Path) -> None:
         (WebPage("<html>"), "is neither a sitemap nor a feed"),
     ],
 )
-def test_what_can_not_be_read_is_a_problem(page: WebPage | None, problem: str) -> None:
+def test_unreadable_sitemap_is_a_problem(page: WebPage | None, problem: str) -> None:
     with website("127.0.0.1", {"/": page} if page else {}) as site:
         urls, (found,) = read(f"{site.url}/", file_seconds=0.5)
         assert (urls, found.startswith(f"{site.url}/: {problem}")) == ([], True)
@@ -245,7 +245,7 @@ def test_missing_file_is_a_problem(tmp_path: Path) -> None:
     assert read(tmp_path / "none.xml") == ([], [f"{tmp_path}/none.xml: can't be read: No such file or directory"])
 
 
-def test_private_address_is_not_fetched_from_unless_told() -> None:
+def test_private_address_is_not_fetched_by_default() -> None:
     with website("127.0.0.1", {"/": WebPage(urlset("http://a.example/"))}) as site, SitemapReader() as reader:
         assert list(reader.pages(f"{site.url}/")) == []
         assert "127.0.0.1 has no public address" in reader.problems[0]

@@ -12,7 +12,7 @@ from logs import NOW_US, PARTITION, record, seeds
 from processes import wait_until
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from sameness import assert_same
+from same_state import assert_same
 from servers import LIVE_OPTIONS, Server
 from serving import serving
 
@@ -44,7 +44,7 @@ def moved(store: ShardWriter, **totals: int) -> None:
     store.replica.books = replace(store.replica.books, **totals)
 
 
-def test_a_clock_past_what_a_double_holds_is_exact(servers: Server) -> None:
+def test_a_clock_beyond_double_precision_is_exact(servers: Server) -> None:
     store = opened(servers)
     store.apply(PARTITION, [record(0, A, [B])])
     moved(store, clock=2**53 - 1)
@@ -66,7 +66,7 @@ def test_a_clock_at_its_limit_stops_the_store_before_anything_is_written(servers
     assert store.shard.client.xlen(store.shard.keys.journal) == 1
 
 
-def test_drift_at_its_limit_stops_counting_and_moves_cash_on(servers: Server) -> None:
+def test_drift_at_its_limit_stops_counting_while_cash_still_moves(servers: Server) -> None:
     store = opened(servers)
     store.apply(PARTITION, [record(0, A, [B])])
     moved(store, drift_plus=CLOCK_LIMIT - 1)
@@ -166,7 +166,7 @@ def is_loading(client: redis.Redis) -> bool:
     return False
 
 
-def test_a_store_refuses_rules_that_contradict_it_and_takes_its_own_where_none_are_given(servers: Server) -> None:
+def test_a_store_refuses_contradicting_rules_and_uses_its_own_by_default(servers: Server) -> None:
     Shard.open(servers.client(), given={"q": 500_000, "measures_max": 2})
     assert Shard.open(servers.client()).rules.q == 500_000
     assert Shard.open(servers.client(), given={"measures_max": 2}).rules.measures_max == 2
@@ -220,7 +220,7 @@ def test_series_keeps_its_newest_entries_in_the_store_as_in_the_ledger(servers: 
         assert replica.series[-1] == (log[-1].time_us, 0, 0)
 
 
-def test_a_batch_takes_records_of_so_many_bytes_and_a_larger_one_alone(servers: Server) -> None:
+def test_a_batch_is_limited_in_bytes_and_a_larger_record_comes_alone(servers: Server) -> None:
     """Dead letters, which have no links to count and are kept as they came; and events with long URLs."""
     half = BYTES_A_BATCH_MAX // 2
     store, taken = opened(servers), list[int]()

@@ -88,7 +88,7 @@ def test_store_is_reached_over_tls(secured: SimpleNamespace) -> None:
     ],
     ids=["untrusted", "password", "plain"],
 )
-def test_what_fails_about_it_is_said_without_a_secret(
+def test_each_tls_failure_is_reported_without_a_secret(
     secured: SimpleNamespace, url: str, kind: type[StoreError], told: str
 ) -> None:
     plain, at = secured.scheme.replace("rediss", "redis"), f"127.0.0.1:{secured.port}"

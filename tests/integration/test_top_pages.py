@@ -47,7 +47,7 @@ def parts(top: Top, n: int, **terms: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_parts_are_the_whole_list(valkey: Server, shards: int) -> None:
+def test_parts_make_up_the_whole_list(valkey: Server, shards: int) -> None:
     web = web_of(valkey, f"parts-{shards}", shards)
     query = asked(web.crawl)
     assert query.exact is not None
@@ -65,7 +65,7 @@ def test_parts_are_the_whole_list(valkey: Server, shards: int) -> None:
             assert parts(top, n, **terms) == whole["pages"]
 
 
-def test_list_goes_on_after_a_page_whose_rank_has_changed(valkey: Server) -> None:
+def test_list_continues_after_a_page_whose_rank_has_changed(valkey: Server) -> None:
     """At the page if its value is nearly the same, else below the value that was told."""
     web = web_of(valkey, "moved", 1)
     query = asked(web.crawl)
@@ -84,13 +84,13 @@ def test_list_goes_on_after_a_page_whose_rank_has_changed(valkey: Server) -> Non
     "after",
     ["", "x", "0", "0-1", "0-1-x", "0-1-nan", "0-1-inf", "0-1--1", "1-1-0.5", "-1-1-0.5", "0-²-1", "0-1-" + "1" * 60],
 )
-def test_cursor_that_no_answer_had_is_refused(after: str) -> None:
+def test_unknown_cursor_is_refused(after: str) -> None:
     with pytest.raises(BadInput, match="none of this service"):
         Cursor.parse(after, 1)
     assert str(Cursor.parse("0-1-1e-05", 1)) == "0-1-1e-05"
 
 
-def test_client_and_command_go_on(tmp_path: Path) -> None:
+def test_client_and_command_continue_a_list(tmp_path: Path) -> None:
     with serving_embedded(tmp_path / "data", host_delay_seconds=0) as (http, client):
         events = [{"url": page, "links": PAGES[:number]} for number, page in enumerate(PAGES)]
         assert http.post("/v1/events", json=events).status_code == 202

@@ -118,13 +118,13 @@ def test_traps_get_their_share_and_the_honest_sites_are_crawled(client: httpx.Cl
     assert client.get("/v1/audit").json()["conserved"] is True
 
 
-def test_without_them_the_traps_swallow_the_crawl(client: httpx.Client) -> None:
+def test_without_trap_thresholds_the_traps_swallow_the_crawl(client: httpx.Client) -> None:
     suggested = crawl(client, {"on": False})
     assert len(set(suggested) & set(HONEST)) < 0.1 * len(HONEST)
     assert by_site(suggested[-WINDOW:])["endless.example"] > 0.9 * WINDOW
 
 
-def test_a_rule_of_an_operator_shuts_a_trap_at_once_and_its_cash_stays(client: httpx.Client) -> None:
+def test_a_rule_of_an_operator_closes_a_trap_at_once_and_its_cash_stays(client: httpx.Client) -> None:
     seed(client)
     rules = [{"effect": "deny", "domain": "farm.example", "note": "makes up hosts"}]
     client.put("/v1/rules", json={"rules": rules}).raise_for_status()

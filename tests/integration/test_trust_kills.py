@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import pytest
+from append_only_file import append_only_file, cut
 from crashing_worker import near_the_append, run_worker
 from example_counts import part_of
-from files import append_only_file, cut
 from logs import NOW_US, PARTITION, record, seeds
-from sameness import assert_same, assert_same_replica, small_blocks, stored_links
+from same_state import assert_same, assert_same_replica, small_blocks, stored_links
 from servers import Server
 from trust_log import TrustLog
 
@@ -133,7 +133,7 @@ def crash_often(server: Server, crawl: Crawl, name: str, seen: dict[str, int], e
 
 
 @pytest.mark.parametrize("shards", [1, 5])
-def test_trust_and_links_are_those_of_an_undisturbed_run_wherever_it_is_killed(valkey: Server, shards: int) -> None:
+def test_trust_and_links_equal_those_of_an_undisturbed_run_wherever_it_is_killed(valkey: Server, shards: int) -> None:
     log = history(shards)
     filled(valkey, "scratch", shards, log[: EVENTS // 2]).client.close()
     seen = json.loads(run_worker(valkey, "scratch", 20, {"record": True}).stdout)

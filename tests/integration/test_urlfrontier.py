@@ -76,7 +76,7 @@ def settled(service: EmbeddedService) -> dict[str, Any]:
     return wait_until(lambda: (stats := service.backend.stats())["lag"] == 0 and stats)
 
 
-def test_the_compiled_interface_is_that_of_its_file(tmp_path: Path) -> None:
+def test_the_compiled_interface_matches_its_proto_file(tmp_path: Path) -> None:
     out = (f"--python_out={tmp_path}", f"--pyi_out={tmp_path}")
     subprocess.run([sys.executable, "-m", "grpc_tools.protoc", "-I", ".", *out, INTERFACE_FILE], cwd=ROOT, check=True)
     for ending in ("_pb2.py", "_pb2.pyi"):
@@ -86,7 +86,7 @@ def test_the_compiled_interface_is_that_of_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["opic.links", "url.path", "batch"])
-def test_a_crawl_by_it_ranks_pages_as_their_graph_does(served: tuple[Stub, EmbeddedService], way: str) -> None:
+def test_a_crawl_over_grpc_ranks_pages_like_their_graph(served: tuple[Stub, EmbeddedService], way: str) -> None:
     stub, service = served
     graph = networkx.gnp_random_graph(30, 0.1, seed=1, directed=True)
     graph.add_edges_from((0, page) for page in range(1, 6))
@@ -153,7 +153,7 @@ def test_a_list_of_links_is_all_that_a_page_links_to(served: tuple[Stub, Embedde
     assert [pages[url]["depth"].values for url in (B, C)] == [["1"], ["1"]]
 
 
-def test_a_discovered_page_is_not_lost_with_a_report_that_cannot_be_taken(
+def test_a_discovered_page_survives_a_refused_report_of_its_parent(
     served: tuple[Stub, EmbeddedService],
 ) -> None:
     stub, service = served
@@ -198,7 +198,7 @@ def test_hosts_of_the_best_pages_come_first_each_with_its_best_pages(tmp_path: P
         assert [one.url for one in stub.take(max_urls_per_queue=3, max_queues=1)] == by_host[2][:3]
 
 
-def test_what_was_not_fetched_changes_the_schedule_only(served: tuple[Stub, EmbeddedService]) -> None:
+def test_a_report_without_a_fetch_changes_the_schedule_only(served: tuple[Stub, EmbeddedService]) -> None:
     stub, service = served
     later = int(time.time()) + 3_600
     stub.put([discovered(A, {"depth": "3", "many": ["1", "2"], "url.path": []}), discovered(B)])
@@ -241,7 +241,7 @@ def test_a_batch_is_answered_with_a_status_for_each_of_its_pages(served: tuple[S
     assert settled(service)["known_pages"] == 2
 
 
-def test_what_became_of_a_fetch(served: tuple[Stub, EmbeddedService]) -> None:
+def test_each_outcome_of_a_fetch_takes_effect(served: tuple[Stub, EmbeddedService]) -> None:
     stub, service = served
     names = ("done", "again", "gone", "robots", "moved", "failed", "page")
     urls = {name: f"http://a.example/{name}" for name in names}
@@ -283,7 +283,7 @@ def test_links_are_resolved_as_browsers_do_and_bad_ones_are_left_out(served: tup
     assert pages == {*bases, "http://a.example/moved", *targets}
 
 
-def test_what_tells_of_a_fetch_is_not_handed_back_for_the_next_one(served: tuple[Stub, EmbeddedService]) -> None:
+def test_metadata_about_a_fetch_is_not_returned_for_the_next_one(served: tuple[Stub, EmbeddedService]) -> None:
     stub, service = served
     stub.put([discovered(A, {"depth": "1"})])
     for metadata in ({"fetch.statusCode": "302", "_redirTo": B}, {"fetch.statusCode": "200", "opic.links": [C]}):
@@ -298,7 +298,7 @@ def test_what_tells_of_a_fetch_is_not_handed_back_for_the_next_one(served: tuple
     assert service.backend.crawl.page(C) is not None
 
 
-def test_bad_items_are_skipped_and_others_taken(served: tuple[Stub, EmbeddedService]) -> None:
+def test_bad_items_are_skipped_and_the_others_accepted(served: tuple[Stub, EmbeddedService]) -> None:
     stub, service = served
     bad = [
         discovered("no url"),
@@ -323,7 +323,7 @@ def test_bad_items_are_skipped_and_others_taken(served: tuple[Stub, EmbeddedServ
     assert stub.take(crawlID="another") == []
 
 
-def test_a_store_that_is_away_fails_items_which_may_be_sent_again(valkey: Server) -> None:
+def test_an_unavailable_store_fails_items_which_may_be_sent_again(valkey: Server) -> None:
     with (
         StandingService(Settings.load(store=valkey.url, shards=1)) as service,
         serving(service, 0, Metrics(service.backend)) as address,
@@ -336,7 +336,7 @@ def test_a_store_that_is_away_fails_items_which_may_be_sent_again(valkey: Server
         wait_until(lambda: stub.put([known(A, {"fetch.statusCode": "200"})]) == {A: OK})
 
 
-def test_limits_of_a_call_and_what_is_over_them_is_free_again(served: tuple[Stub, EmbeddedService]) -> None:
+def test_limits_of_a_call_apply_and_pages_beyond_them_are_free_again(served: tuple[Stub, EmbeddedService]) -> None:
     stub, _ = served
     urls = [f"http://h{host}.example/{page}" for host in range(4) for page in range(4)]
     stub.put(map(discovered, urls))
@@ -350,7 +350,7 @@ def test_limits_of_a_call_and_what_is_over_them_is_free_again(served: tuple[Stub
     assert stub.GetStats(pb.QueueWithinCrawlParams()).inProcess == len(urls)
 
 
-def test_what_operators_do(tmp_path: Path) -> None:
+def test_operators_list_block_and_delete_queues(tmp_path: Path) -> None:
     with frontier(tmp_path / "data", allow_delete=True) as (stub, service):
         stub.put(map(discovered, [A, B, "http://b.example/a", "http://www.c.example/"]))
         assert list(stub.ListQueues(pb.Pagination(start=1, size=1)).values) == ["b.example"]
@@ -403,7 +403,7 @@ def test_a_blocked_host_has_no_pages_at_any_endpoint_until_the_block_ends(valkey
         assert stub.refused("BlockQueueUntil", pb.BlockQueueParams(key="no host")) == grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_a_host_gives_no_page_once_as_many_were_read_as_its_limit_says(valkey: Server) -> None:
+def test_a_host_gives_no_page_once_its_limit_of_reads_is_reached(valkey: Server) -> None:
     settings = Settings.load(store=valkey.url, shards=2, host_delay_seconds=0, revisit_seconds=0)
     with two_endpoints(settings) as (stub, stranger, service):
         writer, now_us = Writer(service.backend.crawl), service.backend.clock.now_us()
@@ -508,7 +508,7 @@ def test_several_crawls_need_the_bundled_store(valkey: Server) -> None:
         pass
 
 
-def test_a_token_is_wanted_where_one_is_set(tmp_path: Path) -> None:
+def test_a_token_is_required_where_one_is_set(tmp_path: Path) -> None:
     with frontier(tmp_path / "data", api_token="secret-of-the-test") as (stub, service):
         assert stub.put([discovered(A)]) == {A: OK}
         with (
@@ -521,7 +521,7 @@ def test_a_token_is_wanted_where_one_is_set(tmp_path: Path) -> None:
         assert stub.refused("DeleteCrawl", pb.DeleteCrawlMessage()) == grpc.StatusCode.PERMISSION_DENIED
 
 
-def test_without_a_token_it_is_not_open_to_others(tmp_path: Path) -> None:
+def test_without_a_token_other_machines_are_refused(tmp_path: Path) -> None:
     with (
         EmbeddedService(Settings.load(data=tmp_path / "data", host="0.0.0.0")) as service,
         pytest.raises(SettingsError, match="OPIC_API_TOKEN"),
@@ -530,7 +530,7 @@ def test_without_a_token_it_is_not_open_to_others(tmp_path: Path) -> None:
         pass
 
 
-def test_what_was_answered_with_ok_survives_a_kill(tmp_path: Path) -> None:
+def test_items_answered_with_ok_survive_a_kill(tmp_path: Path) -> None:
     urls, taken = [f"http://h{page % 7}.example/{page}" for page in range(20_000)], list[str]()
     with served_by_command(tmp_path / "data") as (process, address), connected(address) as stub:
 
@@ -552,7 +552,7 @@ def test_what_was_answered_with_ok_survives_a_kill(tmp_path: Path) -> None:
         wait_until(lambda: set(taken) <= read())
 
 
-def test_the_command_tells_its_address_and_answers_health_and_reflection(tmp_path: Path) -> None:
+def test_the_command_prints_its_address_and_answers_health_and_reflection(tmp_path: Path) -> None:
     port = free_port()
     with (
         served_by_command(tmp_path / "data", port) as (process, address),

@@ -18,7 +18,7 @@ JAVA = "17"
 SECONDS_MAX = 300.0  # It takes 10 s on an idle machine.
 
 
-def test_urlfrontiers_own_java_client_finds_what_its_tests_assert(tmp_path: Path) -> None:
+def test_tests_of_the_java_client_of_urlfrontier_pass(tmp_path: Path) -> None:
     javac, java = want_tool("javac", "default-jdk-headless"), want_tool("java", "default-jdk-headless")
     if not JARS.home.is_dir():
         want_tool("mvn", "maven")

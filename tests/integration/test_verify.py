@@ -45,7 +45,7 @@ def test_command_prints_the_error_beside_the_bound_and_fails_where_the_bound_is_
     assert CliRunner().invoke(app, asked).exit_code == 1
 
 
-def test_without_links_there_is_nothing_to_verify(valkey: Server) -> None:
+def test_without_kept_links_verification_is_refused(valkey: Server) -> None:
     web = crawled(valkey, "verify-none", keep_links=False)
     with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=off"):
         verified(asked(web.crawl))

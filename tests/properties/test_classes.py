@@ -14,12 +14,12 @@ from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
+from ledger_machine import FIRST_DAY_S, HOST_PAGES_MAX, LINKS, PAGES, URLS, Crawl, LedgerMachine, Witness
 from logs import NOW_US, PARTITION, pep_history
 from logs import record as logged
 from logs import seeds as logged_seeds
-from sameness import BATCH_LINKS, assert_same, small_batches, small_blocks
+from same_state import BATCH_LINKS, assert_same, small_batches, small_blocks
 from servers import Server
-from witness import FIRST_DAY_S, HOST_PAGES_MAX, LINKS, PAGES, URLS, Crawl, LedgerMachine, Witness
 
 from opic.ingest import ShardWriter
 from opic.model.cash import CONTINUOUS, MILLION, CrawlRules, Flag
@@ -340,7 +340,7 @@ def test_a_change_of_weight_moves_the_cash_of_all_pages_of_a_class_at_once() -> 
     assert ledger.audit().conserved
 
 
-def test_a_page_that_owes_and_shows_other_links_takes_nothing_from_those() -> None:
+def test_a_page_with_negative_cash_takes_nothing_from_new_links() -> None:
     ledger = Ledger(CrawlRules(regrant_ppm=0))
     log = [classes_record(0, [{"name": "a", "weight": 3, "hosts": ["a.example"]}])]
     log += [logged(1, "http://a.example/", ["http://b.example/"]), classes_record(2, [])]
@@ -351,7 +351,7 @@ def test_a_page_that_owes_and_shows_other_links_takes_nothing_from_those() -> No
     assert ledger.audit().conserved
 
 
-def test_a_removed_name_leaves_its_place_to_others_once_no_page_is_in_it() -> None:
+def test_the_number_of_a_removed_class_is_reused_once_it_has_no_pages() -> None:
     ledger = Ledger()
     old = [{"name": f"old-{n}", "weight": 2, "hosts": [f"h{n}.example"]} for n in range(7)]
     new = [{"name": f"new-{n}", "weight": 2, "hosts": [f"h{n}.example"]} for n in range(7)]
@@ -445,7 +445,7 @@ def test_tags_decide_until_an_event_with_tags_says_otherwise() -> None:
     assert name_after(logged(6, url, tags=["spam"]), classes_record(7, classes[1:]), classify_record(8, 0, 9)) == "a"
 
 
-def test_a_page_left_with_less_than_nothing_shows_0_and_all_shares_sum_to_one(valkey: Server) -> None:
+def test_a_page_with_negative_cash_shows_0_and_all_shares_sum_to_one(valkey: Server) -> None:
     """Its parent gave to others, then showed it alone, then took back there what the others had got."""
     a, b, c, d = (f"http://{name}.example/" for name in "abcd")
     heavy = [{"name": "a", "weight": 100, "hosts": ["a.example"]}]

@@ -111,7 +111,7 @@ def judge_slowly(patch: pytest.MonkeyPatch) -> None:
     strategy=st.sampled_from(["greedy", "greedy", "cycle", "random"]),
     slow=st.booleans(),
 )
-def test_frontier_hands_out_what_the_model_does(
+def test_frontier_suggests_the_same_pages_as_the_model(
     valkey: Server, deeds: list[tuple[str, int, Any]], delay: bool, cap: int, strategy: str, slow: bool
 ) -> None:
     """Before all pages are judged by the present rules, it hands out some that may be had, if there are any."""

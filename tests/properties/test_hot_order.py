@@ -414,7 +414,7 @@ def small() -> Iterator[None]:
 
 @examples(150)
 @given(calls=CALLS, discovery=st.sampled_from([1.0, 1.0, 3.0, 0.25]), delay=st.booleans(), preferring=st.booleans())
-def test_each_choice_is_that_of_a_sort_of_all_pages(
+def test_each_choice_equals_a_sort_of_all_pages(
     calls: list[tuple[Any, ...]], discovery: float, delay: bool, preferring: bool
 ) -> None:
     both = Both(discovery, delay, preferring=preferring)
@@ -438,7 +438,7 @@ ALL = ("pick", 5, "any", set(), None, None)
 )
 @examples(150)
 @given(calls=CALLS, strategy=st.sampled_from(["random", "cycle"]), delay=st.booleans(), preferring=st.booleans())
-def test_each_choice_by_another_strategy_is_that_of_a_sort_of_all_pages(
+def test_each_choice_by_another_strategy_equals_a_sort_of_all_pages(
     calls: list[tuple[Any, ...]], strategy: str, delay: bool, preferring: bool
 ) -> None:
     both = Both(1.0, delay, strategy, preferring=preferring)

@@ -96,7 +96,7 @@ TestIndexAgainstDict = IndexAgainstDict.TestCase
 TestIndexAgainstDict.settings = settings(stateful_step_count=40, deadline=None)
 
 
-def test_undoing_amid_growth_is_undone_amid_growth() -> None:
+def test_undo_during_growth_restores_the_index() -> None:
     """Not by luck of the draw: truncate at every count while a larger table is filled."""
     rng = np.random.default_rng(3)
     fingerprints = rng.integers(1, 1 << 64, 120, np.uint64)

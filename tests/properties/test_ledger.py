@@ -8,7 +8,7 @@ import pytest
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from witness import (
+from ledger_machine import (
     FIRST_DAY_S,
     FLOAT_SLACK,
     HOUR_US,
@@ -113,7 +113,7 @@ def test_offsets_are_counted_for_each_partition_apart() -> None:
     assert ledger.books.reads == 2
 
 
-def test_offsets_that_the_log_left_out_are_no_obstacle() -> None:
+def test_gaps_in_the_offsets_are_accepted() -> None:
     """Compacted or transactional topics have gaps."""
     ledger = Ledger()
     value = encode_crawl_event(CrawlEvent(URLS[0]))
@@ -189,7 +189,7 @@ def test_a_crawl_of_an_unchanging_web_converges_to_pagerank_within_a_bound_that_
 
 
 @pytest.mark.slow
-def test_a_thousand_sweeps_of_reading_again_leave_the_pool_full_and_narrow_the_error() -> None:
+def test_a_thousand_sweeps_leave_the_pool_full_and_narrow_the_error() -> None:
     """A trigger that is a share of all that was ever granted would have emptied this pool after 500 sweeps."""
     web = site(pages=30, links_max=6, seed=1)
     readable = [url for number, url in enumerate(web) if number % 3 == 0]  # Most pages of a crawl are never read.
@@ -221,7 +221,7 @@ def test_a_thousand_sweeps_of_reading_again_leave_the_pool_full_and_narrow_the_e
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_paid_at_once_all_history_of_a_web_that_was_known_from_the_start_converges_to_pagerank(seed: int) -> None:
+def test_under_the_continuous_payout_history_of_a_web_known_from_the_start_converges_to_pagerank(seed: int) -> None:
     """The paper's theorem: the error is at most some constant over the clock. So four times the reads, a quarter."""
     web = site(pages=40, links_max=8, seed=seed)
     crawl = Crawl(CONTINUOUS)
@@ -238,7 +238,7 @@ def test_paid_at_once_all_history_of_a_web_that_was_known_from_the_start_converg
     assert errors[16_000] < 0.4 * errors[4_000]
 
 
-def test_paid_at_once_a_page_that_goes_away_gives_all_it_has_and_comes_back_with_what_links_sent() -> None:
+def test_under_the_continuous_payout_a_gone_page_gives_all_its_cash_and_returns_with_what_links_sent() -> None:
     crawl = Crawl(CONTINUOUS)
     parent, child = URLS[:2]
     crawl.append(encode_seeds([parent, child]), "seeds")
@@ -343,7 +343,7 @@ def test_the_same_links_in_another_order_or_spelling_are_no_change() -> None:
     assert (books.drift_plus, books.drift_minus) == (0, 0)
 
 
-def test_a_page_that_is_gone_gives_its_grants_back_and_keeps_what_links_sent() -> None:
+def test_a_gone_page_returns_its_grants_and_keeps_what_links_sent() -> None:
     crawl = Crawl(CrawlRules(regrant_ppm=0))
     parent, child = URLS[:2]
     crawl.read(parent, [child])
@@ -357,7 +357,7 @@ def test_a_page_that_is_gone_gives_its_grants_back_and_keeps_what_links_sent() -
     assert crawl.ledger.books.pool == pool
 
 
-def test_a_failed_fetch_an_exclusion_and_a_dead_letter_leave_all_cash_where_it_is() -> None:
+def test_a_failed_fetch_an_exclusion_and_a_dead_letter_move_no_cash() -> None:
     crawl = Crawl(CrawlRules(regrant_ppm=0))
     crawl.read(URLS[0], [URLS[1], URLS[2]])
     held = {url: crawl.ledger.cash(page) for url, page in crawl.ledger.pages.items()}

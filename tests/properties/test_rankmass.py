@@ -103,13 +103,13 @@ def test_guarantee_with_some_of_the_trusted_pages_is_never_above_the_truth(name:
 @pytest.mark.parametrize("name", CRAWLS)
 @examples(50)
 @given(web=webs(dangling=False), count=st.integers(1, 5))
-def test_all_that_some_trusted_pages_lead_to_is_guaranteed_their_trust(name: str, web: Web, count: int) -> None:
+def test_pages_reached_from_trusted_ones_are_guaranteed_their_trust(name: str, web: Web, count: int) -> None:
     named = web.trust.most_trusted(count)
     assert CRAWLS[name](web.links, named).guaranteed[-1] == pytest.approx(1 - named.missing, abs=ROUNDING)
 
 
 @given(web=webs(dangling=False), count=st.integers(1, 5))
-def test_levels_guarantee_what_theorem_3_says(web: Web, count: int) -> None:
+def test_levels_have_the_guarantee_of_theorem_3(web: Web, count: int) -> None:
     named, links, level = web.trust.most_trusted(count), web.by_page, 0
     crawl = l_neighbor(web.links, named)
     downloaded, pages = 0, set(named.pages.tolist())
@@ -128,7 +128,7 @@ def steps(crawl: Iterator[plain_rankmass.Step]) -> tuple[list[int], list[float]]
 
 
 @given(web=webs(), count=st.integers(1, 14), exponent=st.integers(0, 4))
-def test_rankmass_is_the_papers(web: Web, count: int, exponent: int) -> None:
+def test_rankmass_equals_the_algorithm_of_the_paper(web: Web, count: int, exponent: int) -> None:
     trust, push_from = web.trust.most_trusted(count), 2.0**-exponent
     named = dict(zip(trust.pages.tolist(), trust.shares.tolist(), strict=True))
     crawl = rankmass(web.links, trust, push_from=push_from)
@@ -138,7 +138,9 @@ def test_rankmass_is_the_papers(web: Web, count: int, exponent: int) -> None:
 
 
 @given(web=webs(), count=st.integers(1, 14), window=st.floats(0.01, 1.0))
-def test_windowed_rankmass_with_each_page_a_part_is_the_papers(web: Web, count: int, window: float) -> None:
+def test_windowed_rankmass_with_one_page_per_part_equals_the_algorithm_of_the_paper(
+    web: Web, count: int, window: float
+) -> None:
     trust = web.trust.most_trusted(count)
     named = dict(zip(trust.pages.tolist(), trust.shares.tolist(), strict=True))
     crawl = windowed_rankmass(web.links, trust, window=window, parts=web.pages)
@@ -148,7 +150,7 @@ def test_windowed_rankmass_with_each_page_a_part_is_the_papers(web: Web, count: 
 
 
 @given(web=webs(), window=st.floats(0.01, 1.0), sweeps=st.integers(1, 3), parts=st.integers(1, 20))
-def test_sweeps_in_parts_are_those_of_the_plain_form(web: Web, window: float, sweeps: int, parts: int) -> None:
+def test_sweeps_in_parts_equal_the_plain_form(web: Web, window: float, sweeps: int, parts: int) -> None:
     named = dict(zip(web.trust.pages.tolist(), web.trust.shares.tolist(), strict=True))
     crawl = windowed_rankmass(web.links, web.trust, window=window, sweeps=sweeps, parts=parts)
     split = [part.tolist() for part in np.array_split(np.arange(web.pages), parts)]
@@ -159,7 +161,7 @@ def test_sweeps_in_parts_are_those_of_the_plain_form(web: Web, window: float, sw
 
 
 @given(web=webs())
-def test_l_neighbor_is_the_papers(web: Web) -> None:
+def test_l_neighbor_equals_the_algorithm_of_the_paper(web: Web) -> None:
     named = dict(zip(web.trust.pages.tolist(), web.trust.shares.tolist(), strict=True))
     crawl = l_neighbor(web.links, web.trust)
     pages, guaranteed = steps(plain_rankmass.l_neighbor(web.by_page, named))
@@ -176,7 +178,7 @@ def test_window_of_all_pages_downloads_levels_and_guarantees_no_less(web: Web) -
 
 @pytest.mark.parametrize("name", CRAWLS)
 @given(web=webs(), target=st.floats(0.01, 1.0), count=st.integers(0, 14))
-def test_crawl_stops_at_the_target_or_where_it_is_told_to(name: str, web: Web, target: float, count: int) -> None:
+def test_crawl_stops_at_its_target_or_at_the_limit_of_downloads(name: str, web: Web, target: float, count: int) -> None:
     whole, truth = CRAWLS[name](web.links, web.trust), web.truth(web.trust)
     until = CRAWLS[name](web.links, web.trust, target=target)
     assert until.guaranteed[-1] >= target
@@ -188,6 +190,6 @@ def test_crawl_stops_at_the_target_or_where_it_is_told_to(name: str, web: Web, t
 
 
 @given(web=webs())
-def test_personalized_pagerank_is_that_of_a_dense_solver(web: Web) -> None:
+def test_personalized_pagerank_equals_a_dense_solution(web: Web) -> None:
     found = pagerank(web.links, D, threshold=1e-14, teleport=web.trust.vector(web.pages))
     assert found == pytest.approx(web.truth(web.trust), abs=1e-12)

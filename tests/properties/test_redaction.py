@@ -50,7 +50,7 @@ def test_quoted_password_is_hidden_and_the_rest_is_shown(password: str, form: st
 @given(HOSTILE, st.sampled_from(["redis", "rediss", "foo", "redis+cluster"]))
 @example("Q/X", "redis+cluster")
 @example("[Q", "redis")
-def test_error_of_a_url_that_can_not_be_used_shows_no_password(password: str, scheme: str) -> None:
+def test_error_about_an_unusable_url_shows_no_password(password: str, scheme: str) -> None:
     try:
         connect(f"{scheme}://user:{password}@host:notaport").close()
     except OpicError as error:
@@ -65,7 +65,7 @@ def test_error_of_a_url_that_can_not_be_used_shows_no_password(password: str, sc
 
 @pytest.mark.parametrize("password", ["63/79", "a#b", "a?b", "a/b@c"])
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
-def test_password_that_must_be_quoted_is_refused_with_how(scheme: str, password: str) -> None:
+def test_password_that_must_be_quoted_is_refused_with_the_quoting(scheme: str, password: str) -> None:
     with pytest.raises(SettingsError, match="%2F") as refused:
         connect(f"{scheme}://user:{password}@127.0.0.1:1")
     assert password not in str(refused.value)

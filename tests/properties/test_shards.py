@@ -13,7 +13,7 @@ from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from logs import NOW_US, PARTITION, forget, notes, record, seeds, trusts
-from sameness import BATCH_LINKS, assert_same, small_batches, small_blocks
+from same_state import BATCH_LINKS, assert_same, small_batches, small_blocks
 from servers import Server
 
 from opic.errors import StoreUnavailable, TailLost
@@ -202,7 +202,7 @@ interleaved = given(
 
 @examples(25)
 @interleaved
-def test_shards_end_in_the_states_of_their_ledgers_whoever_writes(valkey: Server, **drawn: Any) -> None:
+def test_shards_end_in_the_states_of_their_ledgers_with_any_writer(valkey: Server, **drawn: Any) -> None:
     """Three workers read the same partition and deliver to any shards, in turns: zombies and successors."""
     write_in_turns(valkey, **drawn)
 
@@ -210,7 +210,7 @@ def test_shards_end_in_the_states_of_their_ledgers_whoever_writes(valkey: Server
 @pytest.mark.slow
 @examples(200)
 @interleaved
-def test_shards_end_in_the_states_of_their_ledgers_thoroughly(valkey: Server, **drawn: Any) -> None:
+def test_shards_end_in_the_states_of_their_ledgers_in_many_examples(valkey: Server, **drawn: Any) -> None:
     write_in_turns(valkey, **drawn)
 
 
@@ -257,7 +257,7 @@ def test_all_pages_of_all_shards_are_granted_the_same(valkey: Server, rules: Cra
 
 
 @pytest.mark.slow
-def test_a_step_waits_for_a_shard_that_takes_nothing(valkey: Server) -> None:
+def test_a_step_waits_for_a_shard_with_a_full_outbox(valkey: Server) -> None:
     """And goes on by itself, since whoever is refused takes what waits."""
     crawl = open_crawl(valkey, CrawlRules(), 2)
     writer = Writer(crawl)
@@ -277,7 +277,7 @@ def test_a_step_waits_for_a_shard_that_takes_nothing(valkey: Server) -> None:
     assert_drained(crawl)
 
 
-def test_what_a_failed_step_owed_is_not_paid_by_another_shard(valkey: Server) -> None:
+def test_deposits_of_a_failed_step_are_not_sent_by_another_shard(valkey: Server) -> None:
     """Stores of one writer share the sums for pages of other shards."""
     crawl = open_crawl(valkey, CrawlRules(), 3)
     writer = Writer(crawl)
@@ -290,14 +290,14 @@ def test_what_a_failed_step_owed_is_not_paid_by_another_shard(valkey: Server) ->
     assert_drained(crawl)
 
 
-def test_a_shard_that_is_missing_is_not_made_anew(valkey: Server) -> None:
+def test_a_missing_shard_is_not_recreated(valkey: Server) -> None:
     crawl = open_crawl(valkey, CrawlRules(), 3)
     crawl.client.delete(crawl.shards[2].keys.meta)
     with pytest.raises(Exception, match="shard 2 of 3 is gone"):
         Crawl.open(valkey.client(), crawl.shards[0].keys.crawl)
 
 
-def test_a_shard_that_lost_what_others_took_stops_everything(valkey: Server) -> None:
+def test_a_shard_that_lost_entries_that_others_took_stops_all_delivery(valkey: Server) -> None:
     crawl = open_crawl(valkey, CrawlRules(), 2)
     writer = Writer(crawl)
     writer.apply(PARTITION, [record(i, url, PAGES) for i, url in enumerate(PAGES)])

@@ -9,7 +9,7 @@ from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from logs import NOW_US, PARTITION, forget, notes, pep_history, record, seeds, trusts
-from sameness import BATCH_LINKS, assert_same, assert_same_replica, known, small_batches, small_blocks
+from same_state import BATCH_LINKS, assert_same, assert_same_replica, known, small_batches, small_blocks
 from servers import Server
 
 from opic.ingest import ShardWriter
@@ -129,7 +129,7 @@ def test_store_ends_in_the_state_of_the_ledger(
     turns=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 7)), min_size=3, max_size=20),
     links=BATCH_LINKS,
 )
-def test_workers_that_share_a_shard_make_one_effect(
+def test_workers_that_share_a_shard_apply_each_record_once(
     valkey: Server, log: list[Record], rules: CrawlRules, turns: list[tuple[int, int]], links: int
 ) -> None:
     """Three workers, each with caches of its own, send the same partition in turns: zombies and successors."""
@@ -198,7 +198,7 @@ def test_real_history_ends_in_the_state_of_the_ledger(servers: Server, rules: Cr
     assert_same(store.shard, ledger_of_history(rules))
 
 
-def test_a_credit_past_what_a_double_holds_is_exact(servers: Server) -> None:
+def test_a_credit_beyond_double_precision_is_exact(servers: Server) -> None:
     """A page that is alone gets back all that it spends, so that credit and -v grow with the clock, near its limit."""
     rules = replace(CONTINUOUS, minted=1 << 52)
     ledger, store = Ledger(rules), open_store(servers, rules)
@@ -218,7 +218,7 @@ def test_a_credit_past_what_a_double_holds_is_exact(servers: Server) -> None:
 
 
 @pytest.mark.slow
-def test_real_history_one_event_a_batch(valkey: Server) -> None:
+def test_real_history_in_batches_of_one_event_ends_in_the_state_of_the_ledger(valkey: Server) -> None:
     log, store = pep_history(), open_store(valkey, CrawlRules())
     for at in range(len(log)):
         store.apply(PARTITION, log[at : at + 1])

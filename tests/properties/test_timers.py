@@ -12,7 +12,7 @@ NUMBERS = st.sets(st.integers(0, 2_000), max_size=40)
 
 
 @given(calls=st.lists(st.tuples(NUMBERS, NUMBERS), max_size=30))
-def test_times_are_kept_of_all_that_are_held(calls: list[tuple[set[int], set[int]]]) -> None:
+def test_sparse_timers_agree_with_a_dict(calls: list[tuple[set[int], set[int]]]) -> None:
     times, held = SparseTimes(), dict[int, float]()
 
     def kept() -> Any:

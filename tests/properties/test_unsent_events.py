@@ -85,7 +85,7 @@ class UnsentMachine(RuleBasedStateMachine):
 TestUnsentEvents = UnsentMachine.TestCase
 
 
-def test_too_many_events_or_bytes_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_buffer_is_full_by_events_or_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = UnsentEvents(None)
     for number in range(unsent_events.EVENTS_MAX - 1):
         queue.add({"n": number})

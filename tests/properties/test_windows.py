@@ -49,7 +49,7 @@ def crawled_under_grants() -> Crawl:
     )
 
 
-def test_levels_and_order_are_those_known_of_the_paper_s_graph() -> None:
+def test_errors_of_policies_on_the_papers_graph_have_the_known_levels_and_order() -> None:
     found = crawled_as_in_the_paper()
     interpolation, top_interpolation = errors(found, "interpolation")
     variable, top_variable = errors(found, "variable")

@@ -25,7 +25,7 @@ def run(code: str) -> list[int]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_array_takes_memory_as_it_is_written_and_gives_it_back() -> None:
+def test_array_uses_memory_as_it_is_written_and_releases_it() -> None:
     begun, made, half, dropped = run("""
 print(resident())
 column = lazy_zeros(8 << 20, np.int64)
@@ -41,7 +41,7 @@ print(resident())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="of glibc")
-def test_large_arrays_that_were_dropped_are_given_back() -> None:
+def test_memory_of_dropped_large_arrays_is_released() -> None:
     begun, ended = run("""
 give_back_large_arrays()
 print(resident())
@@ -57,7 +57,7 @@ print(resident())
 
 @pytest.mark.skipif(sys.platform != "linux", reason="of glibc")
 @pytest.mark.parametrize("kept", [False, True])
-def test_process_that_keeps_some_memory_takes_less_of_it_anew(kept: bool) -> None:
+def test_retaining_memory_saves_page_faults(kept: bool) -> None:
     """In any thread; and what it keeps has a limit."""
     begun, ended, faults = run(f"""
 import resource, threading
@@ -93,7 +93,7 @@ def test_lazy_zeros_are_zeros_to_write_to(rows: int) -> None:
     assert int(column.sum()) == rows * (rows - 1) // 2
 
 
-def test_garbage_is_searched_after_many_objects_and_not_among_those_of_before() -> None:
+def test_garbage_collection_starts_after_many_objects_and_skips_older_ones() -> None:
     threshold, frozen, cycles = run("""
 import gc
 from opic.memory import search_garbage_rarely

@@ -23,12 +23,12 @@ def test_setting_of_link_tracking_is_refused_from_a_file(tmp_path: Path) -> None
         Settings.load(tmp_path / "opic.toml")
 
 
-def test_limit_of_links_is_that_of_an_event() -> None:
+def test_default_limits_equal_those_of_an_event() -> None:
     assert Settings().limits() == EventLimits()
 
 
 @pytest.mark.parametrize(("name", "value"), [("OPIC_TRACK", "off"), ("OPIC_BOUND", "0.01")])
-def test_default_may_be_given(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_default_value_may_be_given_explicitly(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     Settings.load()
 
@@ -42,7 +42,7 @@ def test_default_may_be_given(monkeypatch: pytest.MonkeyPatch, name: str, value:
         ("OPIC_TEAPOT_IS_SHORT", "OPIC_TEAPOT_IS_SHORT is no setting: docs/guide/settings.md lists all"),
     ],
 )
-def test_variable_that_is_no_setting_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, advice: str) -> None:
+def test_unknown_variable_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, advice: str) -> None:
     monkeypatch.setenv(name, "1")
     with pytest.raises(SettingsError) as refused:
         Settings.load()
@@ -52,12 +52,12 @@ def test_variable_that_is_no_setting_is_refused(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize("name", ["OPIC_CHILD", "OPIC_BENCH_DATA", "opic_max_links", "OPIC_DATA"])
-def test_variable_of_a_process_of_ours_is_no_mistake(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_internal_variables_are_accepted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "7")
     Settings.load()
 
 
-def test_key_that_is_no_setting_is_refused_with_its_file(tmp_path: Path) -> None:
+def test_unknown_key_is_refused_with_its_file(tmp_path: Path) -> None:
     toml = tmp_path / "opic.toml"
     toml.write_text("max_link = 5\nOPIC_MAX_URL = 6\n")
     with pytest.raises(SettingsError) as refused:
@@ -86,9 +86,7 @@ def test_invalid_value_of_an_option_is_shown_as_the_option(monkeypatch: pytest.M
         Settings.load(port=99_999)
 
 
-def test_message_on_settings_names_the_file_that_they_come_from(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_error_about_settings_names_their_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     toml = tmp_path / "opic.toml"
     toml.write_text("damping = 0.99999999\n")
     with pytest.raises(SettingsError) as refused:
@@ -103,12 +101,12 @@ def test_message_on_settings_names_the_file_that_they_come_from(
     assert found.with_file("OPIC_MAX_N 8") == "OPIC_MAX_N 8"
 
 
-def test_pattern_of_a_setting_is_shown_as_it_is() -> None:
+def test_pattern_of_a_setting_is_shown_verbatim() -> None:
     with pytest.raises(SettingsError, match=r"OPIC_KAFKA_TOPIC='a b': string should match pattern '\^\[A-Za-z0-9"):
         Settings.load(kafka_topic="a b")
 
 
-def test_secret_of_a_file_is_not_shown(tmp_path: Path) -> None:
+def test_secret_from_a_file_is_not_shown(tmp_path: Path) -> None:
     (tmp_path / "opic.toml").write_text("api_token = 90210\n")
     with pytest.raises(SettingsError) as refused:
         Settings.load(tmp_path / "opic.toml")

@@ -1,0 +1,274 @@
+"""Forgetting pages: nothing of them is left, their cash goes to the virtual page, and all answers stay true."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgpack
+import pytest
+import zstandard
+from exact_readers import asked, error_and_bound, truth
+from linked_web import PAGES, Web
+from processes import wait_until
+from same_state import assert_same, small_blocks
+from servers import Server
+from serving import serving_embedded
+
+from opic.client import Client, NotFound
+from opic.errors import FenceMoved, UrlMissing
+from opic.ingest import ShardWriter
+from opic.model.cash import Flag
+from opic.model.ledger import Ledger
+from opic.ops.backup import backup
+from opic.ops.restore import restore
+from opic.query.inlinks import inlinks
+from opic.query.kept_links import KeptLinks
+from opic.query.snapshots import Snapshots
+from opic.query.top_pages import best_pages
+from opic.query.verification import verified
+from opic.replica import Crawl
+from opic.store import Shard
+
+HUB, OLD, OLDER = "http://hub.org/", "http://www.old.org/a/1", "http://www.old.org/a/2"
+OTHER, SPARED = "http://old.org:81/b", "http://bold.org/a/1"
+BAD = [{}, {"url": OLD, "host": "old.org"}, {"url": "/a"}, {"prefix": "old"}, {"host": "old.org/a"}, {"domain": "a b"}]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, Client]]:
+    with serving_embedded(tmp_path_factory.mktemp("forget"), host_delay_seconds=0) as clients:
+        yield clients
+
+
+@pytest.fixture
+def web(service: tuple[httpx.Client, Client]) -> tuple[httpx.Client, Client]:
+    http, client = service
+    client.forget(domain="org")
+    client.seed([HUB], meta={"job": "news"})
+    client.events([
+        {"url": HUB, "links": [OLD, OLDER, OTHER, SPARED], "fetched_at": 1.7e9},
+        {"url": OLD, "links": [SPARED, OLDER], "meta": {"etag": "secret"}, "depth": 1, "fetched_at": 1.7e9},
+        {"url": OLDER, "status": 404, "fetched_at": 1.7e9},
+    ])  # fmt: skip
+    while client.stats().lag:
+        pass
+    return http, client
+
+
+def known(http: httpx.Client) -> set[str]:
+    return {page["url"] for page in http.get("/v1/top").json()["pages"]}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "left"),
+    [
+        ({"url": OLD + "#part"}, {HUB, OTHER, SPARED}),
+        ({"prefix": "HTTP://www.old.org/a"}, {HUB, OTHER, SPARED}),
+        ({"host": "OLD.org"}, {HUB, OLD, SPARED}),
+        ({"domain": "old.org"}, {HUB, SPARED}),
+        ({"domain": "org"}, set()),
+    ],
+)
+def test_pages_are_forgotten_by_url_prefix_host_and_domain(
+    web: tuple[httpx.Client, Client], chosen: dict[str, str], left: set[str]
+) -> None:
+    http, client = web
+    before = http.get("/v1/audit").json()
+    gone = chosen.get("host") != "OLD.org" and "url" not in chosen
+    forgotten = len({HUB, OLD, OTHER, SPARED} - left) + gone
+    assert http.delete("/v1/pages", params=chosen).json()["forgotten"] == forgotten
+    assert client.forget(**chosen).forgotten == 0
+    assert known(http) == left
+    after = http.get("/v1/audit").json()
+    assert after["conserved"]
+    assert after["minted"] == after["pages"] + after["virtual"] + after["in_flight"]
+    assert after["virtual"] > before["virtual"]
+    assert sum(page["importance"] for page in http.get("/v1/top").json()["pages"]) == pytest.approx(float(bool(left)))
+    hosts = {host["host"]: host["pages"] for host in http.get("/v1/hosts").json()["hosts"]}
+    assert sum(hosts.values()) == len(left)
+    assert {page.url for page in client.next(10).pages} <= left
+    for url in {OLD, OTHER} - left:
+        with pytest.raises(NotFound):
+            client.importance(url)
+        assert http.get("/v1/explain", params={"url": url}).status_code == 404
+    assert client.stats().known_pages == len(left)
+
+
+@pytest.mark.parametrize("chosen", BAD, ids=str)
+def test_invalid_selection_is_refused_and_nothing_is_forgotten(
+    web: tuple[httpx.Client, Client], chosen: dict[str, str]
+) -> None:
+    http, _ = web
+    answer = http.delete("/v1/pages", params=chosen)
+    assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+    assert known(http) == {HUB, OLD, OTHER, SPARED}
+
+
+def test_forgotten_page_that_is_linked_again_starts_with_all_granted_cash(web: tuple[httpx.Client, Client]) -> None:
+    http, client = web
+    client.forget(url=OLD)
+    client.event(HUB, [OLD, "http://new.org/"])
+    while client.stats().lag:
+        pass
+    found, new = (http.get("/v1/explain", params={"url": url}).json() for url in (OLD, "http://new.org/"))
+    assert (found["cash"], found["reads"]) == (new["cash"], 0)
+    assert "meta" not in found or not found["meta"]
+    assert http.get("/v1/inlinks", params={"url": OLD}).json()["inlinks"] == [HUB]
+
+
+def test_forgotten_page_loses_its_lease_and_its_back_off(web: tuple[httpx.Client, Client]) -> None:
+    _, client = web
+
+    def offered(wanted: set[str]) -> set[str]:
+        """Pages that come, with leases of five minutes, in as many answers as it takes."""
+        found = set[str]()
+
+        def ask() -> bool:
+            found.update(page.url for page in client.next(10).pages)
+            return wanted <= found
+
+        wait_until(ask)
+        return found
+
+    client.event(OTHER, status=503)
+    wait_until(lambda: client.stats().lag == 0)  # Until the failure takes effect, the page is still offered.
+    assert OTHER not in offered({SPARED})
+    client.forget(domain="org")
+    client.seed([OTHER, SPARED])
+    assert offered({OTHER, SPARED}) == {OTHER, SPARED}
+
+
+@pytest.mark.parametrize("shards", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_exact_importance_and_in_links_stay_true(valkey: Server, shards: int) -> None:
+    """Asked by a reader that follows all along, and by one that begins now; links to a page count once it is back."""
+    web, draw = Web(valkey, f"forget-{shards}", shards), random.Random(shards)
+    following = asked(web.crawl)
+    for step in range(60):
+        url, links, what = draw.choice(PAGES), draw.sample(PAGES, draw.randint(0, 4)), draw.random()
+        if what < 0.3:
+            web.forget(*draw.sample(PAGES, draw.randint(1, 3)))
+        else:
+            web.read(url, links, 404 if what < 0.4 else 200)
+        if step % 4 == 3:
+            web.writer.drain()
+            expected = truth(web)
+            for query in (following, asked(web.opened(shards))):
+                if expected:
+                    error, bound = error_and_bound(query, expected)
+                    assert error <= bound <= 0.01
+                kept = KeptLinks(query.crawl)
+                for page in expected:
+                    found: Any = inlinks(query, kept, page, 100)
+                    assert set(found["inlinks"]) == {url for url in web.sources()[page] if url in expected}
+            if expected:
+                told = verified(following)
+                assert float(told["error"]) <= float(told["error_bound"])  # type: ignore[arg-type]
+    assert web.crawl.audit()[0].conserved
+
+
+def bytes_of(value: Any) -> bytes:
+    """All bytes in a value, unpacked."""
+    if isinstance(value, dict):
+        return b"".join(bytes_of(part) for pair in value.items() for part in pair)
+    if isinstance(value, list | tuple):
+        return b"".join(map(bytes_of, value))
+    if isinstance(value, str):
+        return value.encode()
+    if not isinstance(value, bytes):
+        return b""
+    for at in range(len(value)):
+        if value[at : at + 4] == b"\x28\xb5\x2f\xfd":  # A zstd frame.
+            value += zstandard.ZstdDecompressor().decompressobj().decompress(value[at:])
+    return value
+
+
+def bytes_in_backup(directory: Path) -> bytes:
+    found = b""
+    for path in directory.iterdir():
+        if path.suffix != ".json":
+            with zstandard.ZstdDecompressor().stream_reader(path.read_bytes()) as stream:
+                found += b"".join(map(bytes_of, msgpack.Unpacker(stream, raw=True, strict_map_key=False)))
+    return found
+
+
+def test_backup_omits_forgotten_pages_and_restores_those_known_again(valkey: Server, tmp_path: Path) -> None:
+    web, ledger = Web(valkey, "copied"), Ledger()
+    ledger.trust = {}
+    with small_blocks():
+        for page in range(8):
+            web.read(PAGES[page], PAGES[page + 1 : page + 4])
+            ledger.apply("log/0", web.last)
+        ShardWriter(web.crawl.shards[0]).checkpoint()
+        web.read("http://late.org/", [PAGES[2]])
+        ledger.apply("log/0", web.last)
+        web.forget("http://late.org/", PAGES[1], PAGES[2], PAGES[5])
+        ledger.apply("log/0", web.last)
+        backup(web.crawl, tmp_path / "forgotten")
+        for step in range(2):  # At once, and after a checkpoint.
+            web.read(PAGES[4], [PAGES[2]])
+            ledger.apply("log/0", web.last)
+            assert_same(web.crawl.shards[0], ledger)
+            backup(web.crawl, tmp_path / f"again-{step}")
+            restore(valkey.client(), tmp_path / f"again-{step}", f"other-{step}")
+            assert_same(Shard.open(valkey.client(), f"other-{step}"), ledger)
+            ShardWriter(web.crawl.shards[0]).checkpoint()
+    stored = bytes_in_backup(tmp_path / "forgotten")
+    assert PAGES[4].encode() in stored
+    for url in ("http://late.org/", PAGES[1], PAGES[2] + "\n", PAGES[5]):
+        assert url.encode() not in stored
+    assert PAGES[2].encode() in bytes_in_backup(tmp_path / "again-1")
+
+
+def test_readers_that_follow_see_the_same_as_a_new_one(valkey: Server) -> None:
+    web = Web(valkey, "readers", 3)
+    for page in range(12):
+        web.read(PAGES[page], [PAGES[(page + at) % 14] for at in (1, 3, 5)])
+    web.forget(*PAGES[:9])
+    web.read(PAGES[10], PAGES[:4])
+    web.writer.drain()
+    new = Crawl.open(valkey.client(), "readers", {"shards": 3})
+    web.crawl.follow()
+    assert sorted(map(repr, web.crawl.pages())) == sorted(map(repr, new.pages()))
+    assert {page.url for page in new.pages() if not page.has(Flag.GONE)} >= set(PAGES[:4])
+
+
+def test_writer_unaware_that_a_page_was_forgotten_decides_anew(valkey: Server) -> None:
+    """It asks for the URLs of the pages that it knows, to classify them again, and finds one that is blank."""
+    web, page = Web(valkey, "lagging"), PAGES[0]
+    web.read(page, [])
+    web.forget(page)
+    web.writer.stores[0].checkpoint()  # The only line with its URL is written without it.
+    web.read(page, [])
+    behind = ShardWriter(web.opened().shards[0])
+    behind.follower.catch_up()
+    assert behind.urls_of([0]) == {0: page}
+    web.forget(page)
+    with pytest.raises(FenceMoved, match="another worker forgot"):
+        behind.urls_of([0])
+    web.read(page, [])
+    behind.follower.catch_up()
+    assert behind.urls_of([0]) == {0: page}
+    web.crawl.client.delete(web.crawl.shards[0].keys.urls)
+    with pytest.raises(UrlMissing):
+        behind.urls_of([0])
+
+
+def test_page_that_was_forgotten_since_a_snapshot_is_left_out_of_its_best_pages(valkey: Server) -> None:
+    web, page = Web(valkey, "snapshot"), PAGES[0]
+    web.read(page, [])
+    web.forget(page)
+    web.writer.stores[0].checkpoint()
+    web.read(page, [PAGES[1]])
+    crawl = web.opened()
+    snapshot = Snapshots(crawl).fresh()
+    assert {one["url"] for one in best_pages(snapshot, None, 5, None, None)["pages"]} == {page, PAGES[1]}
+    web.forget(page)
+    crawl = web.opened()
+    crawl.follow()
+    for n in (1, 2, 5):
+        found = best_pages(replace(snapshot, crawl=crawl), None, n, None, None)
+        assert page not in {one["url"] for one in found["pages"]}
+        assert ("next" in found) == (n == 1)

@@ -1,0 +1,129 @@
+"""Nothing that a record holds ends a worker: what can't be taken becomes a dead letter, and the rest goes on."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from kafka_crawl import Topic, event, ledger_of, opened, opic, settings_of, settle, workers
+from kafka_server import Kafka
+from processes import wait_until
+from same_state import assert_same
+from servers import Server
+
+from opic.ingest.step_counts import Tallied
+from opic.replica import Crawl
+
+pytestmark = pytest.mark.slow
+
+MIB = 1 << 20
+GOOD = event("http://a.example/", "http://b.example/")
+NOISE = random.Random(1).randbytes(3 * MIB)  # No compression makes it smaller.
+
+
+def test_dead_letter_over_the_limit_of_its_topic_is_cut_and_the_worker_goes_on(
+    kafka: Kafka, valkey: Server, tmp_path: Path
+) -> None:
+    """By the broker's limit, and by the client's own; a replay passes the cut ones over."""
+    topic = Topic(kafka, config={"max.message.bytes": str(8 * MIB)})  # Its dead letters have the broker's limit, 1 MiB.
+    settings = settings_of(kafka, valkey, topic.name, max_body_bytes=2 * MIB)
+    topic.put([b"\xff small", NOISE[: 3 * MIB // 2], GOOD, NOISE, b"\xff last"])
+    with workers(settings, tmp_path) as (worker,), opened(settings) as crawl:
+        settle(crawl, topic)
+        wait_until(lambda: len(topic.messages(f"{topic.name}.dlq")) >= 4)
+        wait_until(lambda: crawl.client.xlen(crawl.shards[0].keys.dead) == 0)
+        topic.put([GOOD])
+        settle(crawl, topic)
+        worker.stop()
+        assert (crawl.totals().reads, crawl.totals().dead_letters) == (2, 4)
+        letters = {
+            dict(m.headers)["opic-offset"]: (dict(m.headers), m.value) for m in topic.messages(f"{topic.name}.dlq")
+        }
+        for offset, whole in ((b"1", NOISE[: 3 * MIB // 2]), (b"3", NOISE)):
+            headers, value = letters[offset]
+            assert headers["opic-value-bytes"] == str(len(whole)).encode()
+            assert value == whole[: MIB // 2]
+        for offset, value in ((b"0", b"\xff small"), (b"4", b"\xff last")):
+            assert letters[offset][1] == value
+            assert "opic-value-bytes" not in letters[offset][0]
+        listed = json.loads(opic(settings, "dead-letters", "list", "--json").stdout)["dead_letters"]
+        assert sorted(row["value_bytes"] for row in listed) == sorted([7, 6, 3 * MIB // 2, 3 * MIB])
+        replayed = opic(settings, "dead-letters", "replay", "--json")
+        assert json.loads(replayed.stdout)["replayed"] == 2
+        assert (
+            "can't be published again: the dead letter has only the first 524,288 of its 3,145,728 bytes"
+            in replayed.stderr
+        )
+
+
+def test_dead_letter_whose_headers_do_not_fit_is_left_out_with_a_warning(
+    kafka: Kafka, valkey: Server, tmp_path: Path
+) -> None:
+    topic = Topic(kafka, letters_config={"max.message.bytes": "120"})
+    settings = settings_of(kafka, valkey, topic.name)
+    topic.put([b"\xff poison", GOOD])
+    with workers(settings, tmp_path) as (worker,), opened(settings) as crawl:
+        settle(crawl, topic)
+        worker.says("even without its value")
+        wait_until(lambda: crawl.client.xlen(crawl.shards[0].keys.dead) == 0)
+        assert (crawl.totals().reads, crawl.totals().dead_letters) == (1, 1)
+        worker.stop()
+
+
+def test_record_of_a_far_future_or_of_no_time_is_a_dead_letter_and_the_worker_goes_on(
+    kafka: Kafka, valkey: Server, tmp_path: Path
+) -> None:
+    """Whoever may publish sets a record's time where the topic has CreateTime, up to the end of an int64."""
+    any_time = {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": str(2**63 - 1)}
+    topic = Topic(kafka, config=any_time)
+    settings = settings_of(kafka, valkey, topic.name)
+    times = [2**63 - 1, 1_790_000_000_000_000, 253_402_300_800_000, 1_790_000_000, 1_790_000_000_000]
+    for at_ms in times:
+        topic.put([GOOD], timestamp_ms=at_ms)
+    with workers(settings, tmp_path) as (worker,), opened(settings) as crawl:
+        settle(crawl, topic)
+        assert (crawl.totals().reads, crawl.totals().dead_letters) == (1, 4)
+        assert_same(crawl.shards[0], ledger_of(topic))
+        letters = wait_until(lambda: found if len(found := topic.messages(f"{topic.name}.dlq")) == 4 else None)
+        for letter, at_ms in zip(letters, times, strict=False):
+            assert f"the record's time, {at_ms} ms, is not between" in dict(letter.headers)["opic-error"].decode()
+        worker.stop()
+
+
+def test_headers_and_values_of_any_kind_are_dead_letters(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+    topic = Topic(kafka)
+    settings = settings_of(kafka, valkey, topic.name)
+    topic.put([GOOD], headers=[("opic-kind", b"")])
+    topic.put([GOOD], headers=[("opic-key", b"k" * 16), ("opic-index", b"9" * 5_000)])
+    topic.put([GOOD], headers=[("opic-kind", b"\xff" * 500_000)])
+    topic.put([None], key=b"a.example")  # type: ignore[list-item]
+    topic.put([GOOD], headers=[("other", b""), ("\u2603" * 1_000, b"\xff")])
+    with workers(settings, tmp_path) as (worker,), opened(settings) as crawl:
+        settle(crawl, topic)
+        assert (crawl.totals().reads, crawl.totals().dead_letters) == (1, 4)
+        wait_until(lambda: len(topic.messages(f"{topic.name}.dlq")) == 4)
+        worker.stop()
+
+
+def test_unknown_fields_and_links_over_the_limit_are_counted_and_the_events_accepted(
+    kafka: Kafka, valkey: Server, tmp_path: Path
+) -> None:
+    """A newer producer's events are no dead letters, and a mistyped field is not lost in silence."""
+    topic = Topic(kafka)
+    settings = settings_of(kafka, valkey, topic.name, max_links=2)
+    links = ["http://a.example/#top", *(f"http://{name}.example/" for name in "bcde")]
+    newer, mistyped = ({"url": "http://a.example/", "links": links, "weather": "fine"}, {"url": "http://b.example/"})
+    topic.put([json.dumps(newer).encode(), json.dumps({**mistyped, "link": links}).encode()], key=b"one")
+    with workers(settings, tmp_path) as (worker,), opened(settings) as crawl:
+        settle(crawl, topic)
+        worker.says("ignored 2 unknown fields of events, among them 'link': did you mean links?")
+        totals = crawl.totals()
+        assert (totals.reads, totals.links, totals.dead_letters) == (2, 2, 0)
+        wait_until(lambda: tallied(crawl).links_left_out == 2)
+        unknown = {name: count for name, count in tallied(crawl).unknown.items() if count}
+        assert unknown == {"links": 1, "none": 1}
+        worker.stop()
+
+
+def tallied(crawl: Crawl) -> Tallied:
+    return Tallied.of(crawl.ask(Tallied.commands(crawl)))

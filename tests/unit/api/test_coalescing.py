@@ -1,0 +1,81 @@
+"""Calls that come together are worked out together, each with its own answer."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from opic.api.coalescing import Coalescer
+
+
+def test_calls_that_arrive_during_a_batch_form_the_next_batch() -> None:
+    batches: list[list[int]] = []
+    go = threading.Event()
+
+    def work_out(asked: Sequence[int]) -> Sequence[int]:
+        batches.append(list(asked))
+        assert go.wait(10)
+        return [n + 100 for n in asked]
+
+    async def ask_all() -> list[int]:
+        together = Coalescer(work_out, "test", most=4)
+        first = asyncio.create_task(together.ask(0))
+        while not batches:
+            await asyncio.sleep(0)
+        others = [asyncio.create_task(together.ask(n)) for n in range(1, 7)]
+        await asyncio.sleep(0)
+        go.set()
+        return await asyncio.gather(first, *others)
+
+    assert asyncio.run(ask_all()) == list(range(100, 107))
+    assert batches == [[0], [1, 2, 3, 4], [5, 6]]
+
+
+def test_an_error_for_one_call_leaves_the_others_answered() -> None:
+    def work_out(asked: Sequence[int]) -> Sequence[int | Exception]:
+        return [ValueError(f"no {n}") if n % 2 else n for n in asked]
+
+    async def ask_all() -> list[int | BaseException]:
+        together = Coalescer(work_out, "test")
+        return await asyncio.gather(*(together.ask(n) for n in range(3)), return_exceptions=True)
+
+    one, two, three = asyncio.run(ask_all())
+    assert (one, three) == (0, 2)
+    assert isinstance(two, ValueError)
+
+
+def test_an_error_of_a_whole_batch_reaches_each_call_and_the_next_batch_is_answered() -> None:
+    broken = [True]
+
+    def work_out(asked: Sequence[int]) -> Sequence[int]:
+        if broken:
+            broken.clear()
+            raise ConnectionError("away")
+        return asked
+
+    async def ask_all() -> int:
+        together = Coalescer(work_out, "test")
+        with pytest.raises(ConnectionError):
+            await together.ask(1)
+        return await together.ask(2)
+
+    assert asyncio.run(ask_all()) == 2
+
+
+def test_a_cancelled_call_does_not_affect_the_others() -> None:
+    go = threading.Event()
+
+    def work_out(asked: Sequence[int]) -> Sequence[int]:
+        assert go.wait(10)
+        return asked
+
+    async def ask_all() -> int:
+        together = Coalescer(work_out, "test")
+        given_up, other = asyncio.create_task(together.ask(1)), asyncio.create_task(together.ask(2))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        go.set()
+        return await other
+
+    assert asyncio.run(ask_all()) == 2
