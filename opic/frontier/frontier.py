@@ -71,36 +71,14 @@ class Frontier:
         terms = FrontierTerms(self.politeness, discovery, strategy, share, domain_bytes)
         self._scheduler = Scheduler(crawl, terms, admission, pending, self._orders)
 
-    def next(
-        self,
-        n: int = 10,
-        crawler: str = "",
-        *,
-        lease_seconds: float | None = None,
-        busy_hosts: Sequence[str] = (),
-        domain: str | None = None,
-        domains: Sequence[str] = (),
-        mode: str = "any",
-        policy: str | None = None,
-        crawl_delays: Mapping[str, float] | None = None,
-        max_depth: int | None = None,
-    ) -> dict[str, object]:
+    def next(self, n: int = 10, crawler: str = "", **terms: Any) -> dict[str, object]:
         """Lease the first pages by the strategy, by default those with the most cash, to a crawler.
 
         Args:
             n: maximum number of pages; at most one page of a host that has a delay. While `n` plus the active leases
                 exceed a tenth of the live pages, the batch ends at half of its best page's cash, if greedy.
             crawler: name of the crawler. Its events, and not those of an earlier crawler, end its leases.
-            lease_seconds: duration of the leases; the configured duration if None.
-            busy_hosts: hosts to skip.
-            domain, domains: only pages of these hosts or domains and their subdomains; at most 100.
-            mode: "discover": only pages never read since they became known or came back; "refresh": only other pages;
-                "coverage": pages never read, by the trust that waits at them instead of cash (RankMass).
-            policy: with mode "refresh", a recrawl policy, which draws pages at random (`opic.frontier.recrawl`); with
-                "discover", GAI or AI (`opic.frontier.expansion`). The batch does not end early then.
-            crawl_delays: the crawl-delay in each host's robots.txt, in seconds. It is stored, and applies where it is
-                longer than the configured host delay.
-            max_depth: only pages whose depth is known and at most this.
+            terms: the other parameters of `request`.
 
         Returns:
             "pages": in the order of the strategy, each with "url", "cash" (grains; negative if the page is overdrawn),
@@ -118,30 +96,23 @@ class Frontier:
             NotKept: the policy needs what the service does not keep.
             NoTrust: the mode is "coverage", and no page is trusted.
         """
-        request = self.request(
-            n,
-            crawler=crawler,
-            lease_seconds=lease_seconds,
-            busy_hosts=busy_hosts,
-            domain=domain,
-            domains=domains,
-            mode=mode,
-            policy=policy,
-            crawl_delays=crawl_delays,
-            max_depth=max_depth,
-        )
-        return self.next_many([request])[0]
+        return self.next_many([self.request(n, crawler=crawler, **terms)])[0]
 
     def request(self, n: int, *, lease_seconds: float | None = None, mode: str = "any", **more: Any) -> PagesRequest:
-        """Validate a request for pages; the parameters are those of `next`.
+        """Validate a request for pages.
+
+        Args:
+            n: maximum number of pages.
+            lease_seconds: duration of the leases; the configured duration if None.
+            mode: a field of `PagesRequest`.
+            more: the other parameters of `PagesRequest.of`.
 
         Raises:
             BadInput: a parameter is invalid.
             NotKept: the policy needs what the service does not keep.
         """
-        request = PagesRequest.of(
-            n, self.politeness.lease_seconds if lease_seconds is None else lease_seconds, mode=mode, **more
-        )
+        seconds = self.politeness.lease_seconds if lease_seconds is None else lease_seconds
+        request = PagesRequest.of(n, seconds, mode=mode, **more)
         if request.policy in NEED_YIELDS and self.crawl.replicas[0].yields is None:
             raise NotKept(
                 f"policy={request.policy} needs what past reads of each page discovered, which "

@@ -76,8 +76,12 @@ class PagesRequest:
     n: int
     seconds: float
     crawler: bytes = b""  # Digest of its crawler's name; see `opic.model.events.crawler_digest`.
+    # "discover": only pages never read since they became known or came back; "refresh": only other pages; "coverage":
+    # pages never read, by the trust that waits at them instead of cash (RankMass).
     mode: str = "any"
-    policy: str | None = None  # The recrawl or expansion policy; most cash first if None.
+    # With mode "refresh", a recrawl policy, which draws pages at random (`opic.frontier.recrawl`); with "discover", GAI
+    # or AI (`opic.frontier.expansion`). None: most cash first.
+    policy: str | None = None
     domains: tuple[str, ...] = ()  # Hosts or domains to stay within, sorted; all pages if empty.
     busy: frozenset[str] = frozenset()  # Hosts to skip.
     nearness: int = 0  # Only pages at least so near to a seed, see `opic.model.page_notes`; 0 for all.
@@ -115,30 +119,22 @@ class PagesRequest:
     ) -> "PagesRequest":
         """Validate a request.
 
+        Args:
+            n, seconds, mode, policy, host_pages, hosts: as the fields.
+            crawler: name of the crawler.
+            domain, domains: only pages of these hosts or domains and their subdomains; at most 100.
+            busy_hosts: hosts to skip.
+            crawl_delays: the crawl-delay in each host's robots.txt. It is stored, and applies where it is longer than
+                the configured host delay.
+            max_depth: only pages whose depth is known and at most this.
+
         Raises:
             BadInput: a parameter is invalid.
         """
-        if n < 1:
-            raise BadInput(f"n={n}: ask for at least one page")
+        _check_limits(n, max_depth, len(domains))
         check_lease_seconds(seconds)
-        if mode not in MODES:
-            raise BadInput(f"mode={shown(mode)} is none of {', '.join(MODES)}")
-        if policy is not None and policy not in (*POLICIES, *EXPANSIONS):
-            raise BadInput(f"policy={shown(policy)} is none of {', '.join((*POLICIES, *EXPANSIONS))}")
-        if policy in POLICIES and mode != "refresh":
-            raise BadInput(f"policy={shown(policy)} is about pages read before: ask with mode=refresh")
-        if policy in EXPANSIONS and mode != "discover":
-            raise BadInput(f"policy={shown(policy)} is about pages never read: ask with mode=discover")
-        if max_depth is not None and max_depth < 0:
-            raise BadInput(f"max_depth={max_depth}: the depth of a seed is 0, and none is less")
-        delays = {}
-        for host, delay in (crawl_delays or {}).items():
-            if not 0 <= delay < float("inf"):
-                raise BadInput(f"crawl_delays: {delay} of {shown(host)} must be a finite number of seconds, 0 or more")
-            delays[canonical_host(host)] = min(float(delay), CRAWL_DELAY_SECONDS_MAX)
-        if len(domains) > DOMAINS_MAX:
-            raise BadInput(f"domains: {len(domains):,} is over the limit of {DOMAINS_MAX}: send several requests")
-        within = {canonical_host(name) for name in (*domains, *(() if domain is None else (domain,)))}
+        _check_policy(mode, policy)
+        within = sorted({canonical_host(name) for name in (*domains, *(() if domain is None else (domain,)))})
         near = nearness_of(None if max_depth is None else min(max_depth, DEPTH_MAX))
         if hosts is not None:
             hosts = max(min(hosts, n), 1)
@@ -149,13 +145,40 @@ class PagesRequest:
             crawler_digest(crawler),
             mode,
             policy,
-            tuple(sorted(within)),
+            tuple(within),
             frozenset(map(canonical_host, busy_hosts)),
             near,
-            delays,
+            {canonical_host(host): _crawl_delay(host, delay) for host, delay in (crawl_delays or {}).items()},
             host_pages,
             hosts,
         )
+
+
+def _check_limits(n: int, max_depth: int | None, domains: int) -> None:
+    if n < 1:
+        raise BadInput(f"n={n}: ask for at least one page")
+    if max_depth is not None and max_depth < 0:
+        raise BadInput(f"max_depth={max_depth}: the depth of a seed is 0, and none is less")
+    if domains > DOMAINS_MAX:
+        raise BadInput(f"domains: {domains:,} is over the limit of {DOMAINS_MAX}: send several requests")
+
+
+def _check_policy(mode: str, policy: str | None) -> None:
+    """Raise BadInput for a mode or a policy that does not exist, or for a policy of another mode."""
+    if mode not in MODES:
+        raise BadInput(f"mode={shown(mode)} is none of {', '.join(MODES)}")
+    if policy is not None and policy not in (*POLICIES, *EXPANSIONS):
+        raise BadInput(f"policy={shown(policy)} is none of {', '.join((*POLICIES, *EXPANSIONS))}")
+    if policy in POLICIES and mode != "refresh":
+        raise BadInput(f"policy={shown(policy)} is about pages read before: ask with mode=refresh")
+    if policy in EXPANSIONS and mode != "discover":
+        raise BadInput(f"policy={shown(policy)} is about pages never read: ask with mode=discover")
+
+
+def _crawl_delay(host: str, delay: float) -> float:
+    if not 0 <= delay < float("inf"):
+        raise BadInput(f"crawl_delays: {delay} of {shown(host)} must be a finite number of seconds, 0 or more")
+    return min(float(delay), CRAWL_DELAY_SECONDS_MAX)
 
 
 def check_lease_seconds(seconds: float) -> float:

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from opic.frontier.held_pages import Manners, ids_of, manners_of, read_sets
 from opic.frontier.host_limits import HostLimits
 from opic.frontier.hot_shard import ShardColumns
-from opic.frontier.page_keys import GREEDY, keys_of
+from opic.frontier.page_keys import GREEDY, Int64s, keys_of
 from opic.frontier.ranked_order import NOWHERE, RankedOrder
 from opic.frontier.requests import PolitenessSettings
 from opic.frontier.revisit import RevisitByRule, RevisitTerms
@@ -72,42 +72,81 @@ class PageStanding:
         delay = max(politeness.host_delay_seconds, float(asked_for or 0))
         if manners.delay_seconds is not None:
             delay = manners.delay_seconds
-        free_from = max(float(host_free or 0) if delay else 0.0, float(blocked or 0))
-        free = free_from if free_from > now else None
         ((leased, _),) = read_sets(crawl, [(keys.leases, f"({time_us}")])
-        replica, ids = crawl.replicas[place[0]], ids_of(leased)
-        terms, page_id = RevisitTerms(replica, politeness.revisit_seconds, by_rule), np.array([place[1]])
-        if manners.revisit_seconds is not None:
-            terms.set_hosts({host: manners.revisit_seconds})
-        with replica.lock:
-            due, seconds = terms.due(page_id), terms.seconds(page_id)
-            (failed_fetches,), (not_before_us,), (priority,) = (part.tolist() for part in replica.offers.of(page_id))
-            given_up = failed_fetches >= failures_of_given_up(politeness.max_failures)
-            in_flight = replica.host[ids[ids < len(replica)]] == replica.hosts.number(host)
-            reached = limit is not None and _is_full(replica, host, int(limit))
+        known = _PageTerms.read(crawl.replicas[place[0]], place[1], manners, politeness, by_rule)
         return cls(
-            now,
-            None if lease_until is None or lease_until <= now else lease_until,
-            None if waits_until is None or waits_until <= now or given_up else waits_until,
-            failures,
-            free,
-            delay,
-            politeness.host_in_flight if manners.in_flight is None else manners.in_flight,
-            int(np.count_nonzero(in_flight)),
-            refused,
-            None if due is None or due[0] <= now else float(due[0]),
-            0.0 if seconds is None else float(seconds[0]),
-            failed_fetches,
-            given_up,
-            not_before_us / MILLION if not_before_us > time_us else None,
-            priority,
-            int(limit) if reached else None,
+            now=now,
+            lease_until=_later(lease_until, now),
+            waits_until=None if known.given_up else _later(waits_until, now),
+            failures=failures,
+            host_free_at=_later(max(float(host_free or 0) if delay else 0.0, float(blocked or 0)), now),
+            delay=delay,
+            cap=politeness.host_in_flight if manners.in_flight is None else manners.in_flight,
+            in_flight=known.count_of(host, ids_of(leased)),
+            refused=refused,
+            revisit_at=_later(known.due, now),
+            revisit_seconds=known.revisit_seconds,
+            failed_fetches=known.failed_fetches,
+            given_up=known.given_up,
+            not_before=_later(known.not_before, now),
+            priority=known.priority,
+            host_limit=int(limit) if limit is not None and _is_full(known.replica, host, int(limit)) else None,
         )
+
+
+class _PageTerms(NamedTuple):
+    """What a replica says of when a page may be offered."""
+
+    replica: Replica
+    due: float | None  # After its last read.
+    revisit_seconds: float
+    failed_fetches: int
+    given_up: bool
+    not_before: float
+    priority: float
+
+    @classmethod
+    def read(
+        cls,
+        replica: Replica,
+        page: int,
+        manners: Manners,
+        politeness: PolitenessSettings,
+        by_rule: RevisitByRule | None,
+    ) -> "_PageTerms":
+        terms, ids = RevisitTerms(replica, politeness.revisit_seconds, by_rule), np.array([page])
+        if manners.revisit_seconds is not None:
+            terms.set_hosts({replica.hosts.names[int(replica.host[page])]: manners.revisit_seconds})
+        with replica.lock:
+            due, seconds = terms.due(ids), terms.seconds(ids)
+            (failed,), (not_before_us,), (priority,) = (part.tolist() for part in replica.offers.of(ids))
+        given_up = failed >= failures_of_given_up(politeness.max_failures)
+        return cls(
+            replica,
+            None if due is None else float(due[0]),
+            0.0 if seconds is None else float(seconds[0]),
+            failed,
+            given_up,
+            not_before_us / MILLION,
+            priority,
+        )
+
+    def count_of(self, host: str, ids: Int64s) -> int:
+        """Count the pages of a host among some."""
+        with self.replica.lock:
+            hosts = self.replica.host[ids[ids < len(self.replica)]]
+            return int(np.count_nonzero(hosts == self.replica.hosts.number(host)))
+
+
+def _later(time: float | None, now: float) -> float | None:
+    """Return a time, or None if it is past."""
+    return None if time is None or time <= now else time
 
 
 def _is_full(replica: Replica, host: str, limit: int) -> bool:
     limits = HostLimits(replica)
-    limits.replace({host: limit})
+    with replica.lock:
+        limits.replace({host: limit})
     return limits.any_full
 
 
