@@ -45,7 +45,7 @@ class RefusedPage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaseAnswer:
-    """A shard's answer. Pages in neither list were not examined, because all quotas were met."""
+    """A shard's answer. Pages in neither list were not examined: all quotas were met, or `freed` was another."""
 
     now_us: int
     head: Head
@@ -82,6 +82,7 @@ def lease_command(
     politeness: PolitenessSettings,
     pages: Sequence[tuple[int, str]],
     quotas: Sequence[Quota],
+    freed: int | None = None,
 ) -> list[Any]:
     """Return the command that ends expired leases and leases pages of a shard.
 
@@ -90,12 +91,13 @@ def lease_command(
         politeness: host delay, retry delay and host cap.
         pages: id and host of each page, in the order in which to hand them out; spare pages last.
         quotas: the first quota gets the first free pages, and so on.
+        freed: if given, lease nothing if the shard's counter of early releases is another.
     """
     names = [keys.leases, keys.waits, keys.fails, keys.hosts, keys.freed, keys.polite, keys.crawl_delays]
     names += [keys.flights, keys.flight_ends, keys.head, keys.page_meta, keys.holders, keys.blocks]
     blob = [
-        None,  # Earlier versions named the state by which they chose, and whether to end expired leases.
-        None,
+        None,  # Earlier versions named the journal's head, and whether to end expired leases.
+        None if freed is None else [b"%d" % freed],
         [term for quota in quotas for term in (quota.pages, quota.seconds)],
         [page for page, _ in pages],
         [host for _, host in pages],

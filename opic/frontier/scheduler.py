@@ -39,6 +39,7 @@ SPARE_DOUBLED_MAX: Final = 5  # each turn, up to this many times.
 IDLE_SECONDS: Final = 1.0  # On a large store, after this long a call includes shards that none of its pages is in.
 PAGES_A_CALL: Final = 500  # Such a call blocks the server for less than 5 ms.
 PAGES_TOGETHER: Final = 2_000  # Requests for more pages in total are answered one after the other.
+PATIENT_TURNS: Final = 4  # Turns that wait for the news of other endpoints; then we choose by what we know.
 TURNS_MAX: Final = 200  # Maximum number of turns of one call; it then answers with the pages it has.
 log = logging.getLogger("opic.frontier")
 
@@ -221,6 +222,7 @@ class Scheduler:
             if turn and not missing:
                 break
             spare = min(2 * self._refused, CANDIDATES_SPARE) << min(turn, SPARE_DOUBLED_MAX)
+            loads = [hot.loads for hot in self.hot.shards]
             calls = self._choose(missing, spare, idle=idle)
             if not turn:  # Call the other shards too, to hear of released pages and to end expired leases.
                 asked, now = {call.shard for call in calls}, time.monotonic()
@@ -229,7 +231,7 @@ class Scheduler:
                 calls += [ShardCall(shard) for shard in others if shard not in asked]
             if not calls:
                 break
-            if freed := self._ask(calls):
+            if freed := self._ask(calls, loads, patient=turn < PATIENT_TURNS):
                 for shard in freed:
                     self.hot.hear_freed(shard)
                 self.hot.prepare()
@@ -298,12 +300,18 @@ class Scheduler:
                 if hot.loads == hot.replica.loads:
                     hot.order.reserve(mine.ids, mine.hosts)
 
-    def _ask(self, calls: Sequence[ShardCall]) -> set[int]:
-        """Lease the chosen pages in the store; return the shards where pages were released elsewhere."""
+    def _ask(self, calls: Sequence[ShardCall], loads: Sequence[int], *, patient: bool) -> set[int]:
+        """Lease the chosen pages in the store; return the shards where pages were released, or limits set, elsewhere.
+
+        With `patient`, nothing of such shards is leased.
+
+        Raises:
+            Outdated: a replica was reloaded since its load count was one of `loads`.
+        """
         commands, hots = [], [self.hot.shards[call.shard] for call in calls]
         for call, hot in zip(calls, hots, strict=True):
             with hot.replica.lock:
-                if hot.loads != hot.replica.loads:  # The ids may mean other pages now.
+                if not loads[call.shard] == hot.loads == hot.replica.loads:  # The ids may mean other pages now.
                     raise Outdated
                 hot.begin_call()
                 names = hot.replica.hosts.names
@@ -313,7 +321,7 @@ class Scheduler:
             ]
             pages = [(page.id, names[page.host]) for page in call.pages]
             keys = self.crawl.shards[call.shard].keys
-            commands.append(lease_command(keys, self.terms.politeness, pages, quotas))
+            commands.append(lease_command(keys, self.terms.politeness, pages, quotas, hot.freed if patient else None))
         answers = [LeaseAnswer.parse(answer) for answer in self.crawl.ask(commands)]
         called, freed = time.monotonic(), set[int]()
         self._refused = sum(len(answer.refused) for answer in answers)

@@ -245,10 +245,10 @@ end
 -- from a replica; this function only checks leases, waits and hosts.
 --   KEYS leases waits fails hosts freed polite crawldelays flights flightends head pagemeta holders blocks
 --   ARGV retry-seconds delay-seconds cap unused blob most-pages-in-waits
---   blob = {nil, nil, requests {n, seconds, ..}, ids, hosts, for each request: digest of its crawler's name or '', for
---     each request: how many pages a host with a delay may give it, 1 if absent}
--- A request is one for n pages, leased for `seconds`; it gets the next pages that are free. While the store is being
--- restored, nothing is leased.
+--   blob = {nil, {expected freed} or nil, requests {n, seconds, ..}, ids, hosts, for each request: digest of its crawler's
+--     name or '', for each request: how many pages a host with a delay may give it, 1 if absent}
+-- A request is one for n pages, leased for `seconds`; it gets the next pages that are free. If pages or limits changed
+-- elsewhere, so that `freed` is not as expected, or while the store is being restored, nothing is leased.
 -- Returns {now, {lsn, digest, freed, leases}, running leases, for each request granted {place, end, delay in ms, ..},
 --   refused {place, what, until, ..}, {place, metadata, ..} of the granted pages that have some}; what: 1 the page is
 --   leased, 2 its host is blocked or its delay has not passed, 3 its host has reached its limit of pages in flight, until
@@ -329,7 +329,7 @@ end
 local function take(keys, args)
   local retry, delay, cap = tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
   local blob = cmsgpack.unpack(args[5])
-  local requests, ids, names, crawlers, each = unpack(blob, 3, 7)
+  local known, requests, ids, names, crawlers, each = unpack(blob, 2, 7)
   if not (retry and delay and cap) then return redis.error_reply('OPICARGS expected numbers') end
   for i = 1, #ids do
     if not whole(ids[i], 0, BALANCE) or type(names[i]) ~= 'string' then return redis.error_reply('OPICARGS expected pages') end
@@ -338,7 +338,8 @@ local function take(keys, args)
   local now = now_us()
   sweep(keys, now, retry, tonumber(args[6]))
   local there = redis.call('HMGET', keys[10], 'lsn', 'digest')
-  if there[2] == 'restoring' then ids = {} end
+  local freed = redis.call('HGET', keys[5], 'n') or '0'
+  if there[2] == 'restoring' or (known and known[1] ~= freed) then ids = {} end
   local running = redis.call('ZCOUNT', keys[1], '(' .. string.format('%.0f', now), '+inf')
 
   local granted, refused, out = {}, {}, {}
@@ -382,7 +383,7 @@ local function take(keys, args)
     end
   end
   take_write(keys, out, plan, now)
-  local stamp = {there[1] or '', there[2] or '', redis.call('HGET', keys[5], 'n') or '0', redis.call('ZCARD', keys[1])}
+  local stamp = {there[1] or '', there[2] or '', freed, redis.call('ZCARD', keys[1])}
   return {now, stamp, running + #out / 2, granted, refused, take_metas(keys[11], granted, ids)}
 end
 

@@ -67,12 +67,12 @@ def test_each_page_is_drawn_as_often_as_its_policy_defines(valkey: Server, shard
                 store.checkpoint()
         crawl = web.opened(shards) if restarted else web.crawl
         frontier = Frontier(crawl, PolitenessSettings(host_delay_seconds=0.0), links=KeptLinks(crawl))
-        hot = frontier._scheduler.hot
-        hot.rng = np.random.default_rng(SEED)
+        choices = frontier._scheduler.choices
+        choices.rng = np.random.default_rng(SEED)
         for policy in (*POLICIES, "AI"):
             request = PagesRequest.of(1, 1.0, mode="discover" if policy in EXPANSIONS else "refresh", policy=policy)
             frontier._scheduler.peek(request)  # The draws are of the state as of now, without a look at the store each.
-            picks = [hot.pick(request.choice(request.mode), 1) for _ in range(draws)]
+            picks = [choices.pick(request.choice(request.mode), 1) for _ in range(draws)]
             found = Counter((int(one.shards[0]), int(one.ids[0])) for one in picks)
             urls = crawl.urls_of(list(found))
             expected = chances(policy)

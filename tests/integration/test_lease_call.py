@@ -26,8 +26,9 @@ class Caller:
         pages: Sequence[tuple[int, str]] = PAGES,
         quotas: Sequence[tuple[Any, ...]] = ((10, 60.0),),
         politeness: PolitenessSettings = AT_ONCE,
+        freed: int | None = None,
     ) -> LeaseAnswer:
-        command = lease_command(self.keys, politeness, pages, [Quota(*quota) for quota in quotas])
+        command = lease_command(self.keys, politeness, pages, [Quota(*quota) for quota in quotas], freed)
         return LeaseAnswer.parse(self.client.execute_command(*command))
 
 
@@ -97,6 +98,14 @@ def test_answer_tells_the_head_and_how_often_pages_were_freed_early(servers: Ser
     caller.client.hset(caller.keys.freed, "n", 7)
     answer = caller.take(PAGES[:1])
     assert (places(answer), answer.head, answer.freed) == ([(0, 0)], Head(12, b"\x01\xff345678"), 7)
+
+
+def test_nothing_is_leased_if_pages_were_freed_elsewhere(servers: Server) -> None:
+    caller = Caller(servers)
+    caller.client.hset(caller.keys.freed, "n", 7)
+    other = caller.take(freed=6)
+    assert (other.granted, other.refused, other.freed) == ([], [], 7)
+    assert len(caller.take(freed=7).granted) == 4
 
 
 def test_nothing_is_leased_while_the_store_is_restored(servers: Server) -> None:
