@@ -23,7 +23,7 @@ from opic.api.request_bodies import JSON, LINES, MSGPACK
 from opic.api.router import Handler, Routes
 from opic.errors import DiskFull, OpicError, StoreUnavailable
 from opic.messages import definitions, events, frontier, importance, local, operation
-from opic.service.service import Backend
+from opic.service.backend import Backend
 
 log = logging.getLogger("opic.api")
 

@@ -34,8 +34,8 @@ from opic.query.inlinks import inlinks
 from opic.query.page_entries import EXACT
 from opic.query.queries import Ask, ImportanceAnswer
 from opic.query.search import search
+from opic.service.backend import Backend
 from opic.service.forgetting import PageSelection, forget
-from opic.service.service import Backend
 from opic.store.local_lists import put_list, read_heads, read_list
 from opic.urls.canonical import canonical_host, host_of, shown
 

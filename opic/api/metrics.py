@@ -31,7 +31,7 @@ from opic.model.cash import MILLION, ROUND_BITS
 from opic.model.events import Outcome
 from opic.replica.crawl import ReplicaStanding
 from opic.replica.stored_links import LIST_FIELDS, LinkList
-from opic.service.service import Backend
+from opic.service.backend import Backend
 from opic.store.connection import store_errors
 from opic.store.library import primaries
 from opic.store.shard import books_of, check_known

@@ -16,7 +16,7 @@ from opic.service.service_file import Address, address_of
 
 if TYPE_CHECKING:
     from opic.client import Client
-    from opic.service.service import Backend
+    from opic.service.backend import Backend
     from opic.settings import Settings
 
 RETRY_SECONDS: Final = 5.0  # A store that is restarted is back by then; a person does not wait much longer.

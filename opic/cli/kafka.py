@@ -17,7 +17,7 @@ from opic.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from opic.ingest.kafka import KafkaCluster
-    from opic.service.service import Backend
+    from opic.service.backend import Backend
     from opic.settings import Settings
 
 PROGRESS_SECONDS: Final = 5.0

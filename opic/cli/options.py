@@ -15,7 +15,7 @@ import typer
 from opic.errors import BadInput, OpicError, SettingsError
 
 if TYPE_CHECKING:
-    from opic.service.service import Backend
+    from opic.service.backend import Backend
     from opic.settings import Settings
 
 FOUND_A_PROBLEM: Final = 1  # The command worked, and what it found is not good.
@@ -158,8 +158,9 @@ def choosing(command: Callable[..., None]) -> Callable[..., None]:
 
 def open_to_feed(settings: "Settings", stack: ExitStack) -> "tuple[Backend, bool]":
     """Open a store, made if it is not there; and say whether applying its records is up to us."""
+    from opic.service.backend import Backend
     from opic.service.embedded import EmbeddedServer
-    from opic.service.service import Backend, EmbeddedService
+    from opic.service.service import EmbeddedService
 
     if not settings.embedded:
         backend = Backend(settings, settings.store)

@@ -16,9 +16,9 @@ from typing import Any, Literal
 from opic.errors import OpicError, StoreLost, StoreMismatch
 from opic.redaction import without_secret
 from opic.replica.stored_links import read_list
+from opic.service.backend import Backend
 from opic.service.embedded import EmbeddedServer
 from opic.service.known_crawls import KnownCrawls
-from opic.service.service import Backend
 from opic.settings import Settings
 from opic.store import connect
 from opic.store.cluster import Cluster

@@ -25,7 +25,7 @@ from opic.ops.backup import FLEETING, OF_PAGES, SETTINGS, ShardCopy, backup
 from opic.ops.backup_files import MANIFEST
 from opic.ops.restore import restore
 from opic.replica import Crawl
-from opic.service.service import Backend
+from opic.service.backend import Backend
 from opic.settings import Settings
 from opic.store import Keys, Shard
 

@@ -339,7 +339,7 @@ def test_question_to_a_service_imports_no_store_and_no_server(
 ) -> None:
     imported = set(listing("top", "--service", service.url))
     assert "httpx" in imported
-    assert not imported & {"numpy", "redis", "fastapi", "starlette", "opic.service.service"}
+    assert not imported & {"numpy", "redis", "fastapi", "starlette", "opic.service.backend", "opic.service.service"}
 
 
 def test_question_to_a_store_imports_no_server(listing: Callable[..., list[str]], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from opic.errors import BadInput
 from opic.ops import feeder
 from opic.ops.feeder import Progress
 from opic.ops.replay import Plan, Summary, replay
-from opic.service.service import Backend
+from opic.service.backend import Backend
 from opic.settings import Settings
 
 numbers = count()
