@@ -18,7 +18,7 @@ from opic.model.cash import Flag
 from opic.model.series import UNITS_US, Window
 from opic.query.kept_links import KeptLinks
 from opic.query.queries import Query, check_count
-from opic.query.snapshots import largest
+from opic.query.rankings import largest
 from opic.query.top_pages import Cursor, answer_of
 from opic.replica import Replica
 from opic.replica.crawl import Outdated, Place

@@ -7,7 +7,8 @@ from opic.model.classes import OTHERS
 from opic.model.page_notes import depth_of, unpack_meta
 from opic.query.page_entries import EXACT, measures_of, times_of, use_exact, use_window
 from opic.query.queries import Query
-from opic.query.snapshots import Ranking, Snapshot, WindowView
+from opic.query.rankings import Ranking, WindowView
+from opic.query.snapshots import Snapshot
 from opic.replica.crawl import Place, Rows
 
 

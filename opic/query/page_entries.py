@@ -8,7 +8,8 @@ from opic.model.books import Books
 from opic.model.cash import CLASS_BITS, MILLION, CrawlRules, Flag
 from opic.model.classes import OTHERS
 from opic.query.exact import ExactView
-from opic.query.snapshots import Ranking, Snapshot, View, percentile
+from opic.query.rankings import Ranking, View, percentile
+from opic.query.snapshots import Snapshot
 from opic.replica.crawl import Outdated, Place, Rows
 
 EXACT = "exact"
@@ -68,7 +69,7 @@ def entries_of(
             scores[url] = max(spent + cash, 0)
     if scores and ranking is not None:
         for url, rank in zip(scores, ranking.ranks(list(scores.values())), strict=True):
-            entries[url] |= {"rank": rank, "percentile": ranking.percentile(rank)}
+            entries[url] |= {"rank": rank, "percentile": percentile(rank, ranking.books.live)}
     return entries
 
 

@@ -22,7 +22,8 @@ from opic.query.exact_pages import TOPS_KEPT_MAX, LatestExactPages
 from opic.query.host_index import Sites
 from opic.query.kept_links import NOT_KEPT
 from opic.query.page_entries import EXACT, entries_of, measures_of, times_of, use_exact, use_window
-from opic.query.snapshots import Ranking, Snapshot, Snapshots, View, largest
+from opic.query.rankings import Ranking, View, largest
+from opic.query.snapshots import Snapshot, Snapshots
 from opic.query.top_pages import best_pages
 from opic.replica import Crawl
 from opic.replica.crawl import Outdated, Place, Rows

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opic.errors import BadInput
-from opic.query.snapshots import largest
+from opic.query.rankings import largest
 from opic.urls.canonical import canonical_host
 
 
