@@ -32,7 +32,7 @@ from opic.query.authorities import most_linked
 from opic.query.inflow import inflow
 from opic.query.inlinks import inlinks
 from opic.query.page_entries import EXACT
-from opic.query.queries import Ask, ImportanceAnswer
+from opic.query.page_queries import Ask, ImportanceAnswer
 from opic.query.search import search
 from opic.service.backend import Backend
 from opic.service.forgetting import PageSelection, forget
