@@ -76,15 +76,8 @@ def export(
         NotKept: no links are kept.
         StoreUnavailable: the store is unavailable, or was recreated meanwhile.
     """
-    if links and format == "cc-ranks":
-        raise BadInput("--links are between pages, and cc-ranks has hosts: use parquet, csv or jsonl")
     packed = path.suffix == ".gz"
-    if packed and format == "parquet":
-        raise BadInput(f"{path.name}: Parquet compresses by itself: leave .gz out")
-    if format == "parquet":
-        check_parquet()
-    if not path.parent.is_dir():
-        raise BadInput(f"{path.parent} is no directory: make it first")
+    _check(path, format, links=links, packed=packed)
     own = [] if format == "parquet" else [path.with_name(f"{path.name}.meta.json")]
     paths = [path, *own, *([links_path(path)] if links else [])]
     with MetaCopy(query.crawl) as metas, whole_files(paths) as files:
@@ -100,6 +93,17 @@ def export(
         if own:
             files[1].write(json.dumps(about, indent=1).encode() + b"\n")
     return {"files": [str(one) for one in paths], **counts, **about}
+
+
+def _check(path: Path, format: str, *, links: bool, packed: bool) -> None:
+    if links and format == "cc-ranks":
+        raise BadInput("--links are between pages, and cc-ranks has hosts: use parquet, csv or jsonl")
+    if packed and format == "parquet":
+        raise BadInput(f"{path.name}: Parquet compresses by itself: leave .gz out")
+    if format == "parquet":
+        check_parquet()
+    if not path.parent.is_dir():
+        raise BadInput(f"{path.parent} is no directory: make it first")
 
 
 def about_of(picture: CrawlPicture) -> dict[str, object]:

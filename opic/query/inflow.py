@@ -2,6 +2,11 @@
 
 Source: Davis, Dhillon (2006), "Estimating the global PageRank of web communities": a few numbers represent the rest of
 the web. Here they are measured during the crawl.
+
+The step counts, for each page, what came from other registered domains. So the in-flow of a domain is exact. Of a host
+it is a lower bound, as what came from the other hosts of its domain is not counted apart; `inflow_max` is an upper
+bound, and equal to it while no other host of the domain has sent anything. Where links are kept, in-flow is computed
+from them instead, of any set of pages and by any policy, unless the policy asked for is "static" and the set a domain.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +33,10 @@ LINKS_ONLY: Final = ("prefix", "list")  # Areas whose in-flow is not counted, on
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """The pages that in-flow is asked of: those of a registered domain or a host, below a URL prefix, or in a list."""
+    """The pages that in-flow is asked of: those of a registered domain or a host, below a URL prefix, or in a list.
+
+    A prefix and a list need kept links.
+    """
 
     name: str
     kind: str  # domain, host, prefix or list.
@@ -41,7 +49,7 @@ class Area:
         """Check what in-flow is asked of.
 
         Raises:
-            BadInput: not one of them is given, or it can't be taken.
+            BadInput: not one of them is given, it can't be taken, or `domain` is not a registered domain.
         """
         if urls is not None:
             if not urls:
@@ -91,35 +99,23 @@ def inflow(
 ) -> dict[str, object]:
     """Return how much cash each page of a registered domain, or of a host, received by links from read pages outside.
 
-    The step counts, for each page, what came from other registered domains. So the in-flow of a domain is exact. Of a
-    host it is a lower bound, as what came from the other hosts of its domain is not counted apart; `inflow_max` is an
-    upper bound, and equal to it while no other host of the domain has sent anything. Where links are kept, in-flow is
-    computed from them instead, of any of these sets and by any policy, unless the policy asked for is "static" and the
-    set a domain.
-
     Args:
         query: the query object of the crawl.
-        domain: a registered domain,
+        domain: a registered domain; or one of `host`, `prefix` and `urls`, see `Area`.
         after: continue after this page: the "next" of the answer before.
-        n: maximum number of pages.
+        n: maximum number of pages; all of a list, which is answered at once.
         host: or a host,
-        prefix: or the beginning of URLs, with their host. Needs kept links.
-        urls: or a list of pages; one of the four. Needs kept links, and is answered at once, without `after` and `n`.
+        prefix: or the beginning of URLs, with their host,
+        urls: or a list of pages.
         policy: as in `Query.importance` where links are kept, else None or "static": the counts have no window.
         window: as in `Query.importance`, or None.
 
     Returns:
-        "pages", in order of shard and first sight, or of a list in its order, each with its "url" and "inflow": the
-        cash received so, as a share of all history and cash (the sum of H + C), and of a host "inflow_max"; "next", the
-        value for `after`, if there are more; the importance of live pages outside: "outside_mass" of all of them,
-        "unread_mass" of those never read since they became known or came back, "dangling_mass" of those read that have
-        no links; "known_pages", the number of live pages in the whole store; "policy"; "error_bound", see
-        `inflow_error_bound`; "as_of"; and of a list "missing", those of its pages that are gone or were never seen.
+        As `_Part.answer`; with a list also "missing", those of its pages that are gone or were never seen.
 
     Raises:
         NotKept: the store was created with OPIC_INFLOW off, or keeps no links where they are needed.
-        BadInput: not one of `domain`, `host`, `prefix` and `urls` is given, `domain` is not a registered domain,
-            `after` is not a page of it, or a window is asked for without kept links.
+        BadInput: as `Area.of`, `after` is not a page of the area, or a window is asked for without kept links.
     """
     check_count(n, "page")
     wanted = _Wanted(Area.of(query, domain, host, prefix, urls), after, n, policy, window)
@@ -209,6 +205,12 @@ class _Part:
         error_bound: float | None,
     ) -> dict[str, object]:
         """Return the answer.
+
+        "pages" are in order of shard and first sight, or of a list in its order, each with its "url" and "inflow": the
+        cash received so, as a share of all history and cash (the sum of H + C), and of a host "inflow_max"; "next" is
+        the value for `after`, if there are more. The importance of live pages outside: "outside_mass" of all of them,
+        "unread_mass" of those never read since they became known or came back, "dangling_mass" of those read that have
+        no links. "known_pages" is the number of live pages in the whole store; "error_bound", see `inflow_error_bound`.
 
         Args:
             urls: of the pages.
