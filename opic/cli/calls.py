@@ -68,6 +68,18 @@ def asking(chosen: ServiceChosen, *, feeds: bool = False) -> Iterator[ApiCall]:
         yield from _of_service(address, settings) if address is not None else _of_store(settings, feeds)
 
 
+def asked(
+    chosen: ServiceChosen,
+    method: str,
+    path: str,
+    parameters: Mapping[str, object] | None = None,
+    body: Mapping[str, object] | None = None,
+) -> dict[str, Any]:
+    """Make a single call, as `asking`; it changes nothing."""
+    with asking(chosen) as ask:
+        return ask(method, path, parameters, body)
+
+
 def service_address(chosen: ServiceChosen, settings: "Settings") -> Address | None:
     """Return the address of the service to ask, or None if there is none and the store is to be opened.
 

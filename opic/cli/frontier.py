@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from opic.cli.calls import asking
-from opic.cli.options import AsJson, Domain, ServiceChosen, choosing
+from opic.cli.calls import asked
+from opic.cli.options import Domain, ServiceChosen, choosing
 from opic.cli.output import print_answer, print_list
 
 
@@ -72,7 +72,6 @@ def next_pages(
         int | None, typer.Option(min=0, help="Only pages whose depth, in links from a seed, is known and at most this.")
     ] = None,
     chosen: ServiceChosen,
-    as_json: AsJson = False,
 ) -> None:
     """Print the next pages to crawl, and lease them.
 
@@ -87,10 +86,9 @@ def next_pages(
     }
     wishes["policy"] = policy.value if policy else None
     given = {name: value for name, value in wishes.items() if value is not None}
-    with asking(chosen) as ask:
-        answer = ask("POST", "/v1/next", body={"n": n, "crawler": crawler, "mode": mode.value, **given})
-    print_list(("cash", "importance", "lease_until", "lease", "url"), answer, "pages", as_json)
-    if not answer["pages"] and not as_json:
+    answer = asked(chosen, "POST", "/v1/next", body={"n": n, "crawler": crawler, "mode": mode.value, **given})
+    print_list(("cash", "importance", "lease_until", "lease", "url"), answer, "pages", chosen.as_json)
+    if not answer["pages"] and not chosen.as_json:
         held = ", ".join(f"{count:,} {kind}" for kind, count in answer["waiting"].items() if count)
         then = "waiting will bring nothing" if answer["exhausted"] else f"ask again in {answer['retry_after']:g} s"
         print(f"nothing to crawl now: {then}{f' (held back: {held})' if held else ''}", file=sys.stderr)
@@ -101,12 +99,10 @@ def release(
     leases: Annotated[list[str], typer.Argument(metavar="LEASE", show_default=False)],
     *,
     chosen: ServiceChosen,
-    as_json: AsJson = False,
 ) -> None:
     """Give leased pages back unread, and print how many of the leases were still active."""
-    with asking(chosen) as ask:
-        answer = ask("POST", "/v1/release", body={"leases": leases})
-    print_answer(answer, as_json)
+    answer = asked(chosen, "POST", "/v1/release", body={"leases": leases})
+    print_answer(answer, chosen.as_json)
 
 
 @choosing
@@ -115,18 +111,16 @@ def renew(
     *,
     lease_seconds: LeaseSeconds = None,
     chosen: ServiceChosen,
-    as_json: AsJson = False,
 ) -> None:
     """Let leases run for longer, from now on, and print when they end.
 
     Exit status 1 if any of them has ended; their pages may be leased to other crawlers.
     """
     body = {"leases": leases} if lease_seconds is None else {"leases": leases, "lease_seconds": lease_seconds}
-    with asking(chosen) as ask:
-        answer = ask("POST", "/v1/leases/renew", body=body)
-    print_list(("lease_until", "lease"), answer, "renewed", as_json)
+    answer = asked(chosen, "POST", "/v1/leases/renew", body=body)
+    print_list(("lease_until", "lease"), answer, "renewed", chosen.as_json)
     if answer["lost"]:
-        if not as_json:
+        if not chosen.as_json:
             print(f"{len(answer['lost']):,} of the leases have ended: {', '.join(answer['lost'])}", file=sys.stderr)
         raise typer.Exit(1)
 
@@ -138,9 +132,7 @@ def frontier(
     domain: Domain = None,
     mode: Offered = Mode.ANY,
     chosen: ServiceChosen,
-    as_json: AsJson = False,
 ) -> None:
     """Print the pages that would be handed out next, without leasing them."""
-    with asking(chosen) as ask:
-        answer = ask("GET", "/v1/frontier", {"n": n, "domain": domain, "mode": mode.value})
-    print_list(("cash", "importance", "url"), answer, "pages", as_json)
+    answer = asked(chosen, "GET", "/v1/frontier", {"n": n, "domain": domain, "mode": mode.value})
+    print_list(("cash", "importance", "url"), answer, "pages", chosen.as_json)

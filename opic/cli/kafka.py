@@ -2,22 +2,19 @@
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from opic.cli.options import FOUND_A_PROBLEM, Chosen, ResultAsJson, choosing, ending_in_order
+from opic.cli.options import FOUND_A_PROBLEM, ResultChosen, choosing, ending_in_order, opened
 from opic.cli.output import print_fields, print_json, print_list
 from opic.errors import BadEvent
 from opic.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from opic.ingest.kafka import KafkaCluster
-    from opic.service.backend import Backend
     from opic.settings import Settings
 
 PROGRESS_SECONDS: Final = 5.0
@@ -59,8 +56,7 @@ def create_topics(
         int | None,
         typer.Option(min=1, help="Replicas of each partition; default 3, or the number of brokers if fewer."),
     ] = None,
-    chosen: Chosen,
-    as_json: ResultAsJson = False,
+    chosen: ResultChosen,
 ) -> None:
     """Create the topics of crawl events and dead letters, if missing.
 
@@ -85,18 +81,14 @@ def create_topics(
         })  # fmt: skip
     if (advice := partition_advice(int(str(rows[0]["partitions"])), found.shards_made)) is not None:
         print(f"opic: {advice}", file=sys.stderr)
-    _print_topics(rows, as_json)
+    _print_topics(rows, chosen.as_json)
     if any(row["differs"] for row in rows):
         raise typer.Exit(FOUND_A_PROBLEM)
 
 
 @topics_app.command(name="list")
 @choosing
-def list_topics(
-    *,
-    chosen: Chosen,
-    as_json: ResultAsJson = False,
-) -> None:
+def list_topics(*, chosen: ResultChosen) -> None:
     """Show the topics of crawl events and dead letters.
 
     Exit status 1 if one is missing.
@@ -116,7 +108,7 @@ def list_topics(
         partitions, replication = (there.partitions, there.replication) if there else (0, 0)
         row = {"topic": name, "verdict": verdict, "partitions": partitions, "replication": replication}
         rows.append({**row, "differs": differs})
-    _print_topics(rows, as_json)
+    _print_topics(rows, chosen.as_json)
     if len(found) < len(rows):
         raise typer.Exit(FOUND_A_PROBLEM)
 
@@ -134,8 +126,7 @@ def publish(
     ],
     *,
     format: Annotated[PublishFormat | None, typer.Option(help="Default: by the file name; otherwise jsonl.")] = None,
-    chosen: Chosen,
-    as_json: ResultAsJson = False,
+    chosen: ResultChosen,
 ) -> None:
     """Publish recorded crawl events to the Kafka topic.
 
@@ -176,7 +167,7 @@ def publish(
         print(f"opic: and {len(bad) - BAD_SHOWN_MAX:,} more", file=sys.stderr)
     summary: dict[str, object] = {"delivered": delivered, "bad": len(bad), "topic": found.kafka_topic}
     summary |= {"seconds": round(seconds, 3), "events_per_second": round(delivered / max(seconds, 1e-6), 1)}
-    if as_json:
+    if chosen.as_json:
         print_json(summary)
     else:
         print_fields(summary)
@@ -189,17 +180,6 @@ def dead_letters() -> None:
     """Show events that cannot be taken, or publish them again."""
 
 
-@contextmanager
-def _opened(settings: "Settings") -> Iterator["Backend"]:
-    import logging
-
-    from opic.service.service import open_backend
-
-    log_to_stderr(logging.WARNING)
-    with ending_in_order(), ExitStack() as stack:
-        yield open_backend(settings, stack)
-
-
 Error = Annotated[str | None, typer.Option(metavar="TEXT", help="Only those whose reason contains this text.")]
 
 
@@ -209,8 +189,7 @@ def list_letters(
     *,
     n: Annotated[int, typer.Option("-n", "--n", min=1, help="Number of dead letters, newest last.")] = 100,
     error: Error = None,
-    chosen: Chosen,
-    as_json: ResultAsJson = False,
+    chosen: ResultChosen,
 ) -> None:
     """Show dead letters, from the topic with Kafka, otherwise from the store.
 
@@ -218,14 +197,13 @@ def list_letters(
     """
     from opic.ingest.dead_letters import Dropped
 
-    settings = chosen.settings()
-    with _opened(settings) as backend:
+    with opened(chosen) as backend:
         rows = [letter.shown() for letter in backend.letters.newest(n, error or "")]
         dropped = Dropped.of(backend.crawl)
     found = {"dead_letters": rows, "dropped": dropped._asdict()}
-    print_list(("topic", "partition", "offset", "replayed", "error"), found, "dead_letters", as_json)
-    if dropped.letters and not as_json:
-        limit = f"OPIC_MAX_DEAD_LETTER_BYTES={settings.max_dead_letter_bytes:,}"
+    print_list(("topic", "partition", "offset", "replayed", "error"), found, "dead_letters", chosen.as_json)
+    if dropped.letters and not chosen.as_json:
+        limit = f"OPIC_MAX_DEAD_LETTER_BYTES={backend.settings.max_dead_letter_bytes:,}"
         text = f"{dropped.letters:,} older ones, {dropped.value_bytes:,} bytes, were dropped: the store keeps {limit}"
         print(f"opic: {text}", file=sys.stderr)
 
@@ -236,17 +214,16 @@ def replay_letters(
     *,
     n: Annotated[int | None, typer.Option("-n", "--n", min=1, help="Maximum number, oldest first.")] = None,
     error: Error = None,
-    chosen: Chosen,
-    as_json: ResultAsJson = False,
+    chosen: ResultChosen,
 ) -> None:
     """Publish dead letters again, unchanged, each once: after you raised a limit or fixed a fault.
 
     With Kafka the store remembers which were replayed, for as long as the topic has them; without Kafka they are
     removed from the store. What still cannot be taken becomes a dead letter again.
     """
-    with _opened(chosen.settings()) as backend:
+    with opened(chosen) as backend:
         count = backend.letters.replay(error or "", n)
-    if as_json:
+    if chosen.as_json:
         print_json({"replayed": count})
     else:
         print(f"{count:,} dead letters were published again")

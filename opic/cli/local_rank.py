@@ -15,7 +15,6 @@ import typer
 from opic.cli.calls import service_address
 from opic.cli.options import (
     AllowPrivate,
-    AsJson,
     HostDelay,
     Plot,
     ServiceChosen,
@@ -103,7 +102,6 @@ def local_rank(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the list as CSV.")] = False,
     plot: Plot = None,
     chosen: ServiceChosen,
-    as_json: AsJson = False,
 ) -> None:
     """Rank the pages of a domain by their PageRank in the whole web.
 
@@ -112,7 +110,7 @@ def local_rank(
     """
     from opic.local.estimator import EstimatorOptions
 
-    if as_json and as_csv:
+    if chosen.as_json and as_csv:
         raise BadInput("--json and --csv contradict each other: leave one out")
     settings = chosen.settings(service=chosen.service)
     log_to_stderr(logging.WARNING)
@@ -127,7 +125,7 @@ def local_rank(
         begin(estimator, given, settings, seed_url or ())
         ranking = _run(estimator, publish)
     _draw(plot, ranking)
-    _print(ranking, as_json, as_csv)
+    _print(ranking, chosen.as_json, as_csv)
 
 
 def _draw(path: Path | None, ranking: "DomainRanking") -> None:

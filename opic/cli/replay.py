@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from opic.cli.options import FOUND_A_PROBLEM, Chosen, ResultAsJson, choosing, ending_in_order, open_to_feed
+from opic.cli.options import FOUND_A_PROBLEM, ResultChosen, choosing, ending_in_order, open_to_feed
 from opic.cli.output import print_fields, print_json, showing_progress
 from opic.errors import BadInput
 from opic.logs import log_to_stderr
@@ -119,8 +119,7 @@ def replay(
     columns: Columns = None,
     ignore_unknown: IgnoreUnknown = False,
     strict: Strict = False,
-    chosen: Chosen,
-    as_json: ResultAsJson = False,
+    chosen: ResultChosen,
 ) -> None:
     """Feed recorded crawls, or simulate the crawl of a graph.
 
@@ -145,7 +144,7 @@ def replay(
                 on_progress=lambda at: show(at.events, at.total, _shown(at)),
             )  # fmt: skip
         audit = backend.query.audit()
-    _print_summary(summary, audit, as_json)
+    _print_summary(summary, audit, chosen.as_json)
     refused = summary.dead_letters and (strict or not summary.accepted)
     if refused or not audit["conserved"]:
         raise typer.Exit(FOUND_A_PROBLEM)

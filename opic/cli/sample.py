@@ -16,10 +16,10 @@ from opic.cli.calls import asking, service_address
 from opic.cli.local_rank import events_of, service_view
 from opic.cli.options import (
     AllowPrivate,
-    Chosen,
     HostDelay,
     Plot,
     ResultAsJson,
+    ResultChosen,
     ServiceChosen,
     choosing,
     ending_in_order,
@@ -338,8 +338,7 @@ def topic_model(
             help="Label: pages of this topic are on the topic of the model, such as tag:T, url:TEXT or host:H.",
         ),
     ],
-    chosen: Chosen,
-    as_json: ResultAsJson = False,
+    chosen: ResultChosen,
 ) -> None:
     """Train a text classifier for the topic text:MODEL, from labelled pages.
 
@@ -365,4 +364,4 @@ def topic_model(
     trained = train(texts, labels)
     trained.save(model)
     answer = {"model": str(model), "topic": topic.written, **asdict(validate(texts, labels))}
-    print_answer(answer, as_json)
+    print_answer(answer, chosen.as_json)

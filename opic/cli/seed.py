@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from opic.cli.calls import ApiCall, asking
-from opic.cli.options import FOUND_A_PROBLEM, AllowPrivate, AsJson, ServiceChosen, UrlFile, choosing, numbered_lines
+from opic.cli.options import FOUND_A_PROBLEM, AllowPrivate, ServiceChosen, UrlFile, choosing, numbered_lines
 from opic.cli.output import print_answer
 from opic.errors import BadInput, BadUrl
 
@@ -61,7 +61,6 @@ def seed(
     ] = None,
     strict: Strict = False,
     chosen: ServiceChosen,
-    as_json: AsJson = False,
 ) -> None:
     """Add seed pages, and print how many were known already.
 
@@ -90,7 +89,7 @@ def seed(
             rejected += [{"error": problem} for problem in reader.problems]
     if len(listed) == len(rejected) == 1 and not sitemap:
         raise BadUrl(_told(rejected[0]))
-    _print(total, rejected, as_json)
+    _print(total, rejected, chosen.as_json)
     if rejected and (strict or not total["known"] + total["new"]):
         raise typer.Exit(FOUND_A_PROBLEM)
 

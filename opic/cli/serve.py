@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from opic.cli.options import FOUND_A_PROBLEM, Chosen, ResultAsJson, choosing, ending_in_order
+from opic.cli.options import FOUND_A_PROBLEM, Chosen, ResultChosen, choosing, ending_in_order
 from opic.cli.output import print_json
 from opic.errors import SettingsError
 from opic.logs import log_to_stderr
@@ -116,11 +116,7 @@ def worker(
 
 
 @choosing
-def doctor(
-    *,
-    chosen: Chosen,
-    as_json: ResultAsJson = False,
-) -> None:
+def doctor(*, chosen: ResultChosen) -> None:
     """Check settings, store and Kafka; say what to fix.
 
     Exit status 1 if a check fails.
@@ -128,7 +124,7 @@ def doctor(
     from opic.ops.doctor import look
 
     found = list(look(chosen.settings))
-    if as_json:
+    if chosen.as_json:
         print_json({"checks": [{"check": f.check, "verdict": f.verdict, "found": f.found} for f in found]})
     else:
         for f in found:

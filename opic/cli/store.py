@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from opic.cli.calls import ApiCall, asking, service_address
-from opic.cli.options import FOUND_A_PROBLEM, AsJson, Chosen, ServiceChosen, choosing, ending_in_order
+from opic.cli.calls import ApiCall, asked, asking, service_address
+from opic.cli.options import FOUND_A_PROBLEM, Chosen, ResultChosen, ServiceChosen, choosing, ending_in_order
 from opic.cli.output import print_answer, print_fields, print_json, print_list
 from opic.errors import BadInput, SettingsError, StoreError
 from opic.logs import log_to_stderr
@@ -42,7 +42,6 @@ def stats(
         ),
     ] = None,
     chosen: ServiceChosen,
-    as_json: AsJson = False,
 ) -> None:
     """Print counts: known and read pages, the clock, rounds, lag.
 
@@ -56,7 +55,7 @@ def stats(
         answer = ask("GET", "/v1/stats")
         if wait:
             answer, problem = _drained(ask, answer, timeout, told, alone=_is_alone(chosen))
-    print_answer(answer, as_json)
+    print_answer(answer, chosen.as_json)
     if problem is not None:
         print(f"opic: {problem}", file=sys.stderr)
         raise typer.Exit(FOUND_A_PROBLEM)
@@ -103,27 +102,20 @@ def series(
     *,
     n: Annotated[int, typer.Option("--n", min=2, max=1_000, help="Approximate number of entries.")] = 400,
     chosen: ServiceChosen,
-    as_json: AsJson = False,
 ) -> None:
     """Print the progress of the crawl, oldest first: time, rounds, clock."""
-    with asking(chosen) as ask:
-        answer = ask("GET", "/v1/series", {"n": n})
-    print_list(("time", "rounds", "clock"), answer, "series", as_json)
+    answer = asked(chosen, "GET", "/v1/series", {"n": n})
+    print_list(("time", "rounds", "clock"), answer, "series", chosen.as_json)
 
 
 @choosing
-def audit(
-    *,
-    chosen: ServiceChosen,
-    as_json: AsJson = False,
-) -> None:
+def audit(*, chosen: ServiceChosen) -> None:
     """Recount the books.
 
     minted = pages + virtual + in_flight, in whole grains; exit 1 if they do not balance.
     """
-    with asking(chosen) as ask:
-        answer = ask("GET", "/v1/audit")
-    print_answer(answer, as_json)
+    answer = asked(chosen, "GET", "/v1/audit")
+    print_answer(answer, chosen.as_json)
     if not answer["conserved"]:
         raise typer.Exit(FOUND_A_PROBLEM)
 
@@ -137,12 +129,7 @@ def _written(values: int, total: int) -> str:
 
 
 @choosing
-def backup(
-    directory: Directory,
-    *,
-    chosen: Chosen,
-    as_json: AsJson = False,
-) -> None:
+def backup(directory: Directory, *, chosen: ResultChosen) -> None:
     """Copy all shards of a crawl into a new directory.
 
     The copy is of one state. Workers and endpoints may keep running.
@@ -156,7 +143,7 @@ def backup(
         client = connected(settings, stack, make=False)
         found = OpenCrawl.open(client, settings.crawl, settings.rules_given(), create=False)
         manifest = backups.backup(found, directory, told)
-    _print_manifest(manifest, directory, as_json)
+    _print_manifest(manifest, directory, chosen.as_json)
 
 
 @choosing
@@ -164,8 +151,7 @@ def restore(
     directory: Directory,
     *,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the existing crawl of that name.")] = False,
-    chosen: Chosen,
-    as_json: AsJson = False,
+    chosen: ResultChosen,
 ) -> None:
     """Put a backup into a store, whole or not at all.
 
@@ -178,7 +164,7 @@ def restore(
     with ending_in_order(), ExitStack() as stack, _progress(_written) as told:
         client = connected(settings, stack, make=True)
         manifest = restores.restore(client, directory, settings.crawl, replace=replace, on_progress=told)
-    _print_manifest(manifest, directory, as_json)
+    _print_manifest(manifest, directory, chosen.as_json)
 
 
 @choosing
