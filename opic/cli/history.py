@@ -124,7 +124,7 @@ def _timed_events(files: Sequence[Path]) -> Iterator["TimedEvent"]:
     from opic.errors import BadEvent
     from opic.model.events import decode_crawl_event, time_us
     from opic.model.past_importance import TimedEvent
-    from opic.ops.replay import format_of, lines_of, values_of
+    from opic.ops.replay import format_of, values_by_number
     from opic.settings import Settings
 
     bytes_max, now = Settings.load().max_body_bytes, int(datetime.now(UTC).timestamp() * MILLION)
@@ -132,8 +132,7 @@ def _timed_events(files: Sequence[Path]) -> Iterator["TimedEvent"]:
         kind = format_of(path)
         if kind not in ("jsonl", "msgpack"):
             raise BadInput(f"{path}: --recorded takes crawl events, .jsonl or .msgpack, and this is {kind}")
-        values = enumerate(values_of(path, bytes_max), 1) if kind == "msgpack" else lines_of(path, bytes_max)
-        for number, value in values:
+        for number, value in values_by_number(path, kind, bytes_max):
             try:
                 fetched_at = decode_crawl_event(value).fetched_at
                 if fetched_at is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from opic.cli.options import FOUND_A_PROBLEM, ResultChosen, choosing, ending_in_order, opened
-from opic.cli.output import print_fields, print_json, print_list
+from opic.cli.output import Refusals, print_answer, print_json, print_list, showing_progress
 from opic.errors import BadEvent
 from opic.logs import log_to_stderr
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from opic.settings import Settings
 
 PROGRESS_SECONDS: Final = 5.0
-BAD_SHOWN_MAX: Final = 5
+EVENTS_A_LOOK: Final = 100  # Between two looks at how far it is.
 
 topics_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 letters_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -134,44 +134,29 @@ def publish(
     ones are counted and not sent, and the exit status is 1.
     """
     from opic.ingest.publish import Publisher
-    from opic.ops.replay import format_of, lines_of, values_of
+    from opic.ops.replay import format_of, values_by_number
 
     found = chosen.settings()
     _cluster(found)
-    bad: list[str] = []
-    sent = 0
-    began = told = time.monotonic()
-    with ending_in_order(), Publisher(settings=found) as publisher:
-        for path in files:
-            kind = format.value if format else "msgpack" if format_of(path) == "msgpack" else "jsonl"
-            values = (
-                enumerate(values_of(path, found.max_body_bytes), 1)
-                if kind == "msgpack"
-                else lines_of(path, found.max_body_bytes)
-            )
-            for number, value in values:
-                try:
-                    publisher.send_encoded(value)
-                    sent += 1
-                except BadEvent as error:
-                    bad.append(f"{path}:{number}: {error}")
-                if (now := time.monotonic()) - told >= PROGRESS_SECONDS:
-                    told = now
-                    text = f"{sent:,} events sent, {publisher.delivered:,} delivered, {len(bad):,} bad"
-                    print(text, file=sys.stderr, flush=True)
+    began, sent = time.monotonic(), 0
+    with ending_in_order(), Publisher(settings=found) as publisher, Refusals("bad events") as bad:
+        with showing_progress(PROGRESS_SECONDS) as show:
+            for path in files:
+                kind = format.value if format else "msgpack" if format_of(path) == "msgpack" else "jsonl"
+                for number, value in values_by_number(path, kind, found.max_body_bytes):
+                    try:
+                        publisher.send_encoded(value)
+                        sent += 1
+                    except BadEvent as error:
+                        bad.add(f"{path}:{number}: {error}")
+                    if number % EVENTS_A_LOOK == 0:
+                        show(sent, None, f"{sent:,} events sent, {publisher.delivered:,} delivered, {bad.count:,} bad")
         delivered = publisher.flush()
     seconds = time.monotonic() - began
-    for sentence in bad[:BAD_SHOWN_MAX]:
-        print(f"opic: {sentence}", file=sys.stderr)
-    if len(bad) > BAD_SHOWN_MAX:
-        print(f"opic: and {len(bad) - BAD_SHOWN_MAX:,} more", file=sys.stderr)
-    summary: dict[str, object] = {"delivered": delivered, "bad": len(bad), "topic": found.kafka_topic}
+    summary: dict[str, object] = {"delivered": delivered, "bad": bad.count, "topic": found.kafka_topic}
     summary |= {"seconds": round(seconds, 3), "events_per_second": round(delivered / max(seconds, 1e-6), 1)}
-    if chosen.as_json:
-        print_json(summary)
-    else:
-        print_fields(summary)
-    if bad:
+    print_answer(summary, chosen.as_json)
+    if bad.count:
         raise typer.Exit(FOUND_A_PROBLEM)
 
 

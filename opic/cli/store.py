@@ -3,8 +3,7 @@
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -12,14 +11,13 @@ import typer
 
 from opic.cli.calls import ApiCall, asked, asking, service_address
 from opic.cli.options import FOUND_A_PROBLEM, Chosen, ResultChosen, ServiceChosen, choosing, ending_in_order
-from opic.cli.output import print_answer, print_fields, print_json, print_list
+from opic.cli.output import print_answer, print_fields, print_json, print_list, showing_progress
 from opic.errors import BadInput, SettingsError, StoreError
 from opic.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from opic.settings import Settings
 
-PROGRESS_SECONDS: Final = 0.2
 PROGRESS_LINE_SECONDS: Final = 5.0  # Where it is no terminal.
 POLL_SECONDS: Final = 0.2
 
@@ -51,10 +49,10 @@ def stats(
     if timeout is not None and not wait:
         raise BadInput("--timeout is for --wait: add it, or leave --timeout out")
     problem = None
-    with asking(chosen) as ask, _progress(_waiting) as told:
+    with asking(chosen) as ask:
         answer = ask("GET", "/v1/stats")
         if wait:
-            answer, problem = _drained(ask, answer, timeout, told, alone=_is_alone(chosen))
+            answer, problem = _drained(ask, answer, timeout, alone=_is_alone(chosen))
     print_answer(answer, chosen.as_json)
     if problem is not None:
         print(f"opic: {problem}", file=sys.stderr)
@@ -72,20 +70,21 @@ def _is_alone(chosen: ServiceChosen) -> bool:
 
 
 def _drained(
-    ask: ApiCall, answer: dict[str, Any], timeout: float | None, told: Callable[[int, int], None], *, alone: bool
+    ask: ApiCall, answer: dict[str, Any], timeout: float | None, *, alone: bool
 ) -> tuple[dict[str, Any], str | None]:
     """Wait until every accepted event has taken effect in all shards; if it takes too long, print what to do."""
     began, first = time.monotonic(), _undone(answer)
     if any(first) and alone:
         advice = "and no service runs here: start it with `opic serve --embedded`, then try again"
         return answer, f"{_waiting(*first)}, {advice}"
-    while any(left := _undone(answer)):
-        if timeout is not None and time.monotonic() - began >= timeout:
-            advice = "give --timeout more seconds" if left != first else "check that a worker runs, and its log"
-            return answer, f"{_waiting(*left)} after {timeout:g} s: {advice}"
-        told(*left)
-        time.sleep(POLL_SECONDS)
-        answer = ask("GET", "/v1/stats")
+    with showing_progress(PROGRESS_LINE_SECONDS) as show:
+        while any(left := _undone(answer)):
+            if timeout is not None and time.monotonic() - began >= timeout:
+                advice = "give --timeout more seconds" if left != first else "check that a worker runs, and its log"
+                return answer, f"{_waiting(*left)} after {timeout:g} s: {advice}"
+            show(0, None, _waiting(*left))
+            time.sleep(POLL_SECONDS)
+            answer = ask("GET", "/v1/stats")
     return answer, None
 
 
@@ -120,14 +119,6 @@ def audit(*, chosen: ServiceChosen) -> None:
         raise typer.Exit(FOUND_A_PROBLEM)
 
 
-def _copied(blocks: int, total: int) -> str:
-    return f"{blocks:,} of {total:,} blocks copied"
-
-
-def _written(values: int, total: int) -> str:
-    return f"{values:,} of {total:,} values written"
-
-
 @choosing
 def backup(directory: Directory, *, chosen: ResultChosen) -> None:
     """Copy all shards of a crawl into a new directory.
@@ -139,10 +130,12 @@ def backup(directory: Directory, *, chosen: ResultChosen) -> None:
 
     settings = chosen.settings()
     log_to_stderr(logging.WARNING)
-    with ending_in_order(), ExitStack() as stack, _progress(_copied) as told:
+    with ending_in_order(), ExitStack() as stack, showing_progress(PROGRESS_LINE_SECONDS) as show:
         client = connected(settings, stack, make=False)
         found = OpenCrawl.open(client, settings.crawl, settings.rules_given(), create=False)
-        manifest = backups.backup(found, directory, told)
+        manifest = backups.backup(
+            found, directory, lambda done, total: show(done, total, f"{done:,} of {total:,} blocks copied")
+        )
     _print_manifest(manifest, directory, chosen.as_json)
 
 
@@ -161,9 +154,12 @@ def restore(
 
     settings = chosen.settings()
     log_to_stderr(logging.WARNING)
-    with ending_in_order(), ExitStack() as stack, _progress(_written) as told:
+    with ending_in_order(), ExitStack() as stack, showing_progress(PROGRESS_LINE_SECONDS) as show:
         client = connected(settings, stack, make=True)
-        manifest = restores.restore(client, directory, settings.crawl, replace=replace, on_progress=told)
+        manifest = restores.restore(
+            client, directory, settings.crawl, replace=replace,
+            on_progress=lambda done, total: show(done, total, f"{done:,} of {total:,} values written"),
+        )  # fmt: skip
     _print_manifest(manifest, directory, chosen.as_json)
 
 
@@ -213,24 +209,6 @@ def connected(settings: "Settings", stack: ExitStack, *, make: bool) -> Any:
     client = connect(url)
     stack.callback(client.close)
     return client
-
-
-@contextmanager
-def _progress(shown: Callable[[int, int], str]) -> Iterator[Callable[[int, int], None]]:
-    """Show on stderr how far it is: on a terminal in one line, else in a line now and then."""
-    terminal, last = sys.stderr.isatty(), 0.0
-
-    def tell(first: int, second: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= (PROGRESS_SECONDS if terminal else PROGRESS_LINE_SECONDS):
-            start, clear, end = ("\r", "\x1b[K", "") if terminal else ("", "", "\n")
-            print(f"{start}{shown(first, second)}{clear}", end=end, file=sys.stderr, flush=True)
-            last = now
-
-    yield tell
-    if terminal and last:
-        print("\r", end="\x1b[K", file=sys.stderr, flush=True)
 
 
 def _print_manifest(manifest: dict[str, Any], directory: Path, as_json: bool) -> None:

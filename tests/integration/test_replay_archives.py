@@ -9,7 +9,7 @@ import pytest
 from archive_files import packed, page, record
 from servers import Server
 
-from opic.cli.replay import ArchiveLinks, Nofollow, _with_archives
+from opic.cli.replay import ArchiveLinks, ArchiveOptions, Nofollow
 from opic.errors import BadInput
 from opic.ops import feeder
 from opic.ops.feeder import Progress
@@ -103,6 +103,5 @@ def test_event_that_cannot_be_taken_is_a_dead_letter(backend: Backend, tmp_path:
 def test_option_that_does_not_apply_is_refused(
     format: str, options: tuple[ArchiveLinks | None, Nofollow | None, bool], why: str
 ) -> None:
-    links, nofollow, again = options
     with pytest.raises(BadInput, match=why):
-        _with_archives(Plan(format), links, nofollow, again=again)
+        ArchiveOptions(*options).added_to(Plan(format))
