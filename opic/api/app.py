@@ -147,10 +147,7 @@ _IDEMPOTENCY_KEY: Final = {
     "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
 }
 _EVENTS: Final = {
-    "oneOf": [
-        {"$ref": f"{REFERENCE}CrawlEvent"},
-        {"type": "array", "items": {"$ref": f"{REFERENCE}CrawlEvent"}},
-    ]
+    "oneOf": [{"$ref": f"{REFERENCE}CrawlEvent"}, {"type": "array", "items": {"$ref": f"{REFERENCE}CrawlEvent"}}]
 }
 _EVENTS_BODY: Final = {
     JSON: {"schema": _EVENTS, "example": examples.ANSWERS["CrawlEvent"]},

@@ -268,11 +268,7 @@ class _Seen:
         counts = [
             ["ZCOUNT", name, f"({least:.6f}", "+inf"]
             for shard in crawl.shards
-            for name, least in (
-                (shard.keys.leases, now * MILLION),
-                (shard.keys.waits, now),
-                (shard.keys.hosts, now),
-            )
+            for name, least in ((shard.keys.leases, now * MILLION), (shard.keys.waits, now), (shard.keys.hosts, now))
         ]
         first = crawl.shards[0].keys
         last = [["ZCOUNT", first.call_ends, f"({now * MILLION:.0f}", "+inf"], ["HGET", first.meta, "backup_at"]]

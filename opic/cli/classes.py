@@ -55,9 +55,7 @@ def change_classes(file: File, *, chosen: ServiceChosen) -> None:
 @classes_app.command(name="remove")
 @choosing
 def remove_classes(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", show_default=False)],
-    *,
-    chosen: ServiceChosen,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", show_default=False)], *, chosen: ServiceChosen
 ) -> None:
     """Remove classes by name, and leave all others as they are."""
     _change({"remove": names}, chosen, chosen.as_json)

@@ -42,8 +42,7 @@ Offered = Annotated[
 
 
 LeaseSeconds = Annotated[
-    float | None,
-    typer.Option(min=0.001, max=86_400, help="Duration of the leases; default 300. [OPIC_LEASE_SECONDS]"),
+    float | None, typer.Option(min=0.001, max=86_400, help="Duration of the leases; default 300. [OPIC_LEASE_SECONDS]")
 ]
 
 
@@ -55,8 +54,7 @@ def next_pages(
     lease_seconds: LeaseSeconds = None,
     busy_host: Annotated[list[str] | None, typer.Option(help="A host to skip; may be repeated.")] = None,
     domain: Annotated[
-        list[str] | None,
-        typer.Option(help="Only pages of this host or domain, including subdomains; may be repeated."),
+        list[str] | None, typer.Option(help="Only pages of this host or domain, including subdomains; may be repeated.")
     ] = None,
     mode: Offered = Mode.ANY,
     policy: Annotated[
@@ -96,9 +94,7 @@ def next_pages(
 
 @choosing
 def release(
-    leases: Annotated[list[str], typer.Argument(metavar="LEASE", show_default=False)],
-    *,
-    chosen: ServiceChosen,
+    leases: Annotated[list[str], typer.Argument(metavar="LEASE", show_default=False)], *, chosen: ServiceChosen
 ) -> None:
     """Give leased pages back unread, and print how many of the leases were still active."""
     answer = asked(chosen, "POST", "/v1/release", body={"leases": leases})

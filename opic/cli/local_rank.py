@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from opic.cli.calls import service_address
-from opic.cli.options import (
-    AllowPrivate,
-    HostDelay,
-    Plot,
-    ServiceChosen,
-    choosing,
-    ending_in_order,
-    event_files,
-)
+from opic.cli.options import AllowPrivate, HostDelay, Plot, ServiceChosen, choosing, ending_in_order, event_files
 from opic.cli.output import Refusals, print_json, print_rows, showing_progress
 from opic.cli.pictures import Panel, write_plot
 from opic.errors import BadEvent, BadInput

@@ -234,10 +234,7 @@ def _number(window: str | None) -> float | str | None:
 
 @choosing
 def inlinks(
-    url: Url,
-    *,
-    n: Annotated[int, typer.Option("--n", min=1, help="Number of pages.")] = 100,
-    chosen: ServiceChosen,
+    url: Url, *, n: Annotated[int, typer.Option("--n", min=1, help="Number of pages.")] = 100, chosen: ServiceChosen
 ) -> None:
     """Print pages that were read and link to a page. Not with OPIC_KEEP_LINKS=off.
 

@@ -163,14 +163,12 @@ def replay(
     ],
     *,
     format: Annotated[
-        ReplayFormat | None,
-        typer.Option(help="Default: by the file name, as .jsonl or .warc.gz; otherwise edges."),
+        ReplayFormat | None, typer.Option(help="Default: by the file name, as .jsonl or .warc.gz; otherwise edges.")
     ] = None,
     graph: GraphOptions,
     archives: ArchiveOptions,
     ignore_unknown: Annotated[
-        bool,
-        typer.Option("--ignore-unknown", help="Events: leave out unknown fields, instead of refusing the events."),
+        bool, typer.Option("--ignore-unknown", help="Events: leave out unknown fields, instead of refusing the events.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with status 1 if any event was refused.")] = False,
     chosen: ResultChosen,

@@ -133,11 +133,7 @@ def seed(
 
 
 def _add(
-    ask: ApiCall,
-    seeds: Iterator[Seed],
-    more: Mapping[str, Any],
-    total: dict[str, Any],
-    rejected: list[dict[str, Any]],
+    ask: ApiCall, seeds: Iterator[Seed], more: Mapping[str, Any], total: dict[str, Any], rejected: list[dict[str, Any]]
 ) -> None:
     """Add seeds, a call for each SEEDS_IN_CALL of them; count them in `total` and list the bad ones in `rejected`."""
     while batch := list(islice(seeds, SEEDS_IN_CALL)):

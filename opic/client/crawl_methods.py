@@ -95,12 +95,7 @@ class CrawlMethods:
 
     @Method
     def forget(
-        self,
-        *,
-        url: str | None = None,
-        prefix: str | None = None,
-        host: str | None = None,
-        domain: str | None = None,
+        self, *, url: str | None = None, prefix: str | None = None, host: str | None = None, domain: str | None = None
     ) -> Call[answers.Forgotten]:
         """Forget pages, with their links and metadata; repeat it while the answer has `more`. Give one argument.
 

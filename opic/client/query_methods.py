@@ -50,22 +50,14 @@ class QueryMethods:
 
     @Method
     def hosts(
-        self,
-        n: int | None = None,
-        *,
-        policy: answers.Policy | None = None,
-        window: answers.Window | None = None,
+        self, n: int | None = None, *, policy: answers.Policy | None = None, window: answers.Window | None = None
     ) -> Call[answers.Hosts]:
         """Return the `n` most important hosts; 100 if `n` is None."""
         return calls.get("/v1/hosts", answers.Hosts, n=n, policy=policy, window=window)
 
     @Method
     def domains(
-        self,
-        n: int | None = None,
-        *,
-        policy: answers.Policy | None = None,
-        window: answers.Window | None = None,
+        self, n: int | None = None, *, policy: answers.Policy | None = None, window: answers.Window | None = None
     ) -> Call[answers.SiteDomains]:
         """Return the `n` most important registered domains; 100 if `n` is None."""
         return calls.get("/v1/domains", answers.SiteDomains, n=n, policy=policy, window=window)

@@ -24,11 +24,7 @@ from typing import Any, Final, Self
 from opic.errors import StoreUnavailable
 from opic.ingest import ShardWriter
 from opic.ops.backup_check import check_backup, summary_of
-from opic.ops.backup_files import (
-    BACKUP_FORMAT,
-    make_empty,
-    write_manifest,
-)
+from opic.ops.backup_files import BACKUP_FORMAT, make_empty, write_manifest
 from opic.ops.shard_copy import HOLD, TRIES_MAX, ShardCopy
 from opic.replica.crawl import Crawl
 from opic.store.connection import store_errors

@@ -22,13 +22,7 @@ from typing import Any, Final
 from opic.errors import ScanBroken, StoreUnavailable
 from opic.ingest.event_log import EventLog
 from opic.model.transfer import source_of
-from opic.ops.backup_files import (
-    LOG_SHARD,
-    SEGMENT,
-    SEGMENTS,
-    PartFile,
-    parts_of,
-)
+from opic.ops.backup_files import LOG_SHARD, SEGMENT, SEGMENTS, PartFile, parts_of
 from opic.replica.checkpoint import blocks_of
 from opic.replica.crawl import Crawl
 from opic.replica.effect import Effect, Head

@@ -95,11 +95,7 @@ def _parts(query: Query, rows: Rows, place: Place, *, gone: bool) -> dict[str, o
     return {
         "known_pages": Books.merged(rows.books, rules).live,
         "cash_parts": parts,
-        "history": {
-            "total": spent,
-            "reads": int(rows.reads[0]),
-            "measures": measures_of(rows),
-        },
+        "history": {"total": spent, "reads": int(rows.reads[0]), "measures": measures_of(rows)},
         "class": query.class_names().get(slot, OTHERS) if slot else OTHERS,
         "weight": 1 + own.extra[slot] / MILLION,
         "state": "gone" if gone else "read" if state & Flag.OPEN else "unread",
