@@ -65,7 +65,6 @@ def create_app(service: Service, *, allow_open: bool = False, metrics: Metrics |
         routes,
         Access(token, None if allow_open else [settings.host]),
         instance=calls.instance,
-        secured=token is not None,
         document=document,
         observe=metrics.observe,
         problem_of=lambda error: _problem_of(error, backend),

@@ -187,20 +187,14 @@ def opened(chosen: Chosen) -> Iterator["Backend"]:
 
 def open_to_feed(settings: "Settings", stack: ExitStack) -> "tuple[Backend, bool]":
     """Open a store, made if it is not there; and say whether applying its records is up to us."""
-    from opic.service.backend import Backend
     from opic.service.embedded import EmbeddedServer
-    from opic.service.service import EmbeddedService
+    from opic.service.service import open_backend
 
-    if not settings.embedded:
-        backend = Backend(settings, settings.store)
-        stack.callback(backend.close)
-        return backend, settings.kafka_bootstrap is None
-    running = EmbeddedServer.running(settings.data_dir())
-    if running is not None:
-        backend = Backend(settings, running)
-        stack.callback(backend.close)
-        return backend, False
-    return stack.enter_context(EmbeddedService(settings, worker=False)).backend, True
+    if settings.embedded:
+        works_here = EmbeddedServer.running(settings.data_dir()) is None
+    else:
+        works_here = settings.kafka_bootstrap is None
+    return open_backend(settings, stack, create=True), works_here
 
 
 @contextmanager

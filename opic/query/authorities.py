@@ -54,8 +54,6 @@ def most_linked(  # noqa: PLR0917 - the terms of one question
     With a window it takes a pass over all links.
 
     Args:
-        query: the query object of the crawl.
-        kept: its kept links.
         n: maximum number of pages; pages without in-links are left out.
         domain: only pages of this host or domain and its subdomains; links from all pages count.
         policy: of the importance that each page comes with.

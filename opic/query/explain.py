@@ -21,7 +21,6 @@ def explain(
     the formula are then those of the snapshot.
 
     Args:
-        query: the query object of the crawl.
         url: the URL, in any form.
         policy: as in `Query.importance`.
         window: as in `Query.importance`.

@@ -100,7 +100,6 @@ def inflow(
     """Return how much cash each page of a registered domain, or of a host, received by links from read pages outside.
 
     Args:
-        query: the query object of the crawl.
         domain: a registered domain; or one of `host`, `prefix` and `urls`, see `Area`.
         after: continue after this page: the "next" of the answer before.
         n: maximum number of pages; all of a list, which is answered at once.

@@ -17,8 +17,6 @@ def inlinks(query: Query, kept: KeptLinks, url: str, n: int = 100) -> dict[str, 
     moved is one to the old URL; the redirect itself is a link to the new one.
 
     Args:
-        query: the query object of the crawl.
-        kept: its kept links.
         url: the page.
         n: maximum number of pages in the answer.
 

@@ -112,14 +112,7 @@ class Query(PageQuery):
         Raises:
             BadInput: a parameter is invalid.
         """
-        check_count(n, "host")
-        return self.answered(policy, lambda named: self._hosts(n, *self.policy_of(named, window)))
-
-    def _hosts(self, n: int, policy: str, span: Window | None) -> list[dict[str, object]]:
-        snapshot, view = self._shown(policy, span)
-        best = _best_sites(snapshot, view, snapshot.sites, n)
-        measured = self._measured(policy, span, snapshot, view)
-        return [{"host": snapshot.hosts[number], **counts, **measured} for number, counts in best]
+        return self._sites("host", n, policy, window)
 
     def domains(
         self, n: int = 100, policy: str | None = None, window: float | str | None = None
@@ -132,15 +125,23 @@ class Query(PageQuery):
         Raises:
             BadInput: a parameter is invalid.
         """
-        check_count(n, "domain")
-        return self.answered(policy, lambda named: self._domains(n, *self.policy_of(named, window)))
+        return self._sites("domain", n, policy, window)
 
-    def _domains(self, n: int, policy: str, span: Window | None) -> list[dict[str, object]]:
-        snapshot, view = self._shown(policy, span)
-        sites, names, hosts = snapshot.domains
-        best = _best_sites(snapshot, view, sites, n)
-        measured = self._measured(policy, span, snapshot, view)
-        return [{"domain": names[at], **counts, "hosts": int(hosts[at]), **measured} for at, counts in best]
+    def _sites(self, of: str, n: int, policy: str | None, window: float | str | None) -> list[dict[str, object]]:
+        check_count(n, of)
+
+        def ask(named: str | None) -> list[dict[str, object]]:
+            policy, span = self.policy_of(named, window)
+            snapshot, view = self._shown(policy, span)
+            measured = self._measured(policy, span, snapshot, view)
+            if of == "host":
+                best = _best_sites(snapshot, view, snapshot.sites, n)
+                return [{"host": snapshot.hosts[number], **counts, **measured} for number, counts in best]
+            sites, names, hosts = snapshot.domains
+            best = _best_sites(snapshot, view, sites, n)
+            return [{"domain": names[at], **counts, "hosts": int(hosts[at]), **measured} for at, counts in best]
+
+        return self.answered(policy, ask)
 
     def stats(self) -> dict[str, object]:
         """Return the current counts.

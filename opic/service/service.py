@@ -133,20 +133,19 @@ class EmbeddedService:
             wait, ended = min(2 * wait, RESTART_MAX_SECONDS), time.monotonic()
 
 
-def open_backend(settings: Settings, stack: ExitStack) -> Backend:
-    """Open the store that the settings name, for a command that asks a question.
+def open_backend(settings: Settings, stack: ExitStack, *, create: bool = False) -> Backend:
+    """Open the store that the settings name, for a command; with `create` a crawl that is not there is made.
 
     An embedded store is asked where its service runs it; where none runs, it is started for as long as `stack` lives.
     """
-    if not settings.embedded:
-        backend = Backend(settings, settings.store, create=False)
-        stack.callback(backend.close)
-        return backend
-    running = EmbeddedServer.running(settings.data_dir())
-    if running is not None:
-        backend = Backend(settings, running, create=False)
-        stack.callback(backend.close)
-        return backend
-    if not (settings.data_dir() / "store").is_dir():
-        raise StoreError(f"no embedded store in {settings.data_dir()}: make one with `opic serve --embedded`")
-    return stack.enter_context(EmbeddedService(settings, worker=False, create=False)).backend
+    url = settings.store
+    if settings.embedded:
+        running = EmbeddedServer.running(settings.data_dir())
+        if running is None:
+            if not create and not (settings.data_dir() / "store").is_dir():
+                raise StoreError(f"no embedded store in {settings.data_dir()}: make one with `opic serve --embedded`")
+            return stack.enter_context(EmbeddedService(settings, worker=False, create=create)).backend
+        url = running
+    backend = Backend(settings, url, create=create)
+    stack.callback(backend.close)
+    return backend
