@@ -1,8 +1,7 @@
 """The command that exports a crawl."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -12,13 +11,7 @@ from opic.cli.output import print_answer, showing_progress
 PROGRESS_LINE_SECONDS: Final = 5.0
 
 
-class ExportFormat(StrEnum):
-    """What `export` writes."""
-
-    PARQUET = "parquet"
-    CSV = "csv"
-    JSONL = "jsonl"
-    CC_RANKS = "cc-ranks"
+ExportFormat = Literal["parquet", "csv", "jsonl", "cc-ranks"]  # What `export` writes.
 
 
 @choosing
@@ -39,7 +32,7 @@ def export(
     from opic.ops.export import export as run
     from opic.ops.export import format_of
 
-    kind = format.value if format else format_of(file)
+    kind = format if format else format_of(file)
     with opened(chosen) as backend, showing_progress(PROGRESS_LINE_SECONDS) as show:
         failures = backend.settings.max_failures
         answer = run(backend.query, file, kind, links=links, max_failures=failures, on_progress=show)

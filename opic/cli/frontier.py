@@ -1,8 +1,7 @@
 """Commands of a crawl: the next pages, leases."""
 
 import sys
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -10,28 +9,8 @@ from opic.cli.calls import asked
 from opic.cli.options import Domain, ServiceChosen, choosing
 from opic.cli.output import print_answer, print_list
 
-
-class Mode(StrEnum):
-    """Which pages may be offered."""
-
-    ANY = "any"
-    DISCOVER = "discover"
-    REFRESH = "refresh"
-    COVERAGE = "coverage"
-
-
-class NextPolicy(StrEnum):
-    """The recrawl policies, and the expansion policies."""
-
-    U = "U"
-    OR = "OR"
-    YR = "YR"
-    YRU = "YRU"
-    LDU = "LDU"
-    GAI = "GAI"
-    AI = "AI"
-
-
+Mode = Literal["any", "discover", "refresh", "coverage"]  # Which pages may be offered.
+NextPolicy = Literal["U", "OR", "YR", "YRU", "LDU", "GAI", "AI"]  # The recrawl policies, and the expansion policies.
 Offered = Annotated[
     Mode,
     typer.Option(
@@ -56,7 +35,7 @@ def next_pages(
     domain: Annotated[
         list[str] | None, typer.Option(help="Only pages of this host or domain, including subdomains; may be repeated.")
     ] = None,
-    mode: Offered = Mode.ANY,
+    mode: Offered = "any",
     policy: Annotated[
         NextPolicy | None,
         typer.Option(
@@ -76,15 +55,15 @@ def next_pages(
     This takes leases as a crawler does: no other crawler gets the printed pages until an event for the page
     arrives or the lease expires, and their hosts are delayed for OPIC_HOST_DELAY_SECONDS.
     """
-    wishes: dict[str, object] = {
+    wishes = {
         "lease_seconds": lease_seconds,
         "busy_hosts": busy_host,
         "domains": domain,
         "max_depth": max_depth,
+        "policy": policy,
     }
-    wishes["policy"] = policy.value if policy else None
     given = {name: value for name, value in wishes.items() if value is not None}
-    answer = asked(chosen, "POST", "/v1/next", body={"n": n, "crawler": crawler, "mode": mode.value, **given})
+    answer = asked(chosen, "POST", "/v1/next", body={"n": n, "crawler": crawler, "mode": mode, **given})
     print_list(("cash", "importance", "lease_until", "lease", "url"), answer, "pages", chosen.as_json)
     if not answer["pages"] and not chosen.as_json:
         held = ", ".join(f"{count:,} {kind}" for kind, count in answer["waiting"].items() if count)
@@ -126,9 +105,9 @@ def frontier(
     *,
     n: Annotated[int, typer.Option("--n", min=1, help="Number of pages.")] = 10,
     domain: Domain = None,
-    mode: Offered = Mode.ANY,
+    mode: Offered = "any",
     chosen: ServiceChosen,
 ) -> None:
     """Print the pages that would be handed out next, without leasing them."""
-    answer = asked(chosen, "GET", "/v1/frontier", {"n": n, "domain": domain, "mode": mode.value})
+    answer = asked(chosen, "GET", "/v1/frontier", {"n": n, "domain": domain, "mode": mode})
     print_list(("cash", "importance", "url"), answer, "pages", chosen.as_json)

@@ -2,9 +2,8 @@
 
 import sys
 import time
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -24,11 +23,7 @@ topics_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 letters_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
-class PublishFormat(StrEnum):
-    """What `publish` may be given."""
-
-    JSONL = "jsonl"
-    MSGPACK = "msgpack"
+PublishFormat = Literal["jsonl", "msgpack"]  # What `publish` may be given.
 
 
 def _cluster(settings: "Settings") -> "KafkaCluster":
@@ -142,7 +137,7 @@ def publish(
     with ending_in_order(), Publisher(settings=found) as publisher, Refusals("bad events") as bad:
         with showing_progress(PROGRESS_SECONDS) as show:
             for path in files:
-                kind = format.value if format else "msgpack" if format_of(path) == "msgpack" else "jsonl"
+                kind = format if format else "msgpack" if format_of(path) == "msgpack" else "jsonl"
                 for number, value in values_by_number(path, kind, found.max_body_bytes):
                     try:
                         publisher.send_encoded(value)

@@ -6,9 +6,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -32,14 +31,7 @@ RETRY_SECONDS: Final = 10.0
 PAGES_KEPT: Final = 10_000  # Of the list that the service keeps; its OPIC_MAX_URLS must allow them.
 
 
-class Selection(StrEnum):
-    """How outside pages are selected."""
-
-    SC = "sc"
-    PF = "pf"
-    OUTLINKS = "outlinks"
-    RANDOM = "random"
-    COMBINED = "combined"
+Selection = Literal["sc", "pf", "outlinks", "random", "combined"]  # How outside pages are selected.
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +60,7 @@ class SelectionOptions:
     """Which pages an estimator fetches."""
 
     fetch: Annotated[int, typer.Option(min=0, help="Number of outside pages to fetch.")] = 100
-    select: Annotated[Selection, typer.Option(help="How outside pages are selected.")] = Selection.COMBINED
+    select: Annotated[Selection, typer.Option(help="How outside pages are selected.")] = "combined"
     round_pages: Annotated[
         int | None, typer.Option(min=1, help="Pages selected per round; default: a 25th of --fetch.")
     ] = None
@@ -101,7 +93,7 @@ def local_rank(
     settings = chosen.settings(service=chosen.service)
     log_to_stderr(logging.WARNING)
     options = EstimatorOptions(
-        selection.fetch, selection.select.value, selection.round_pages, selection.local_pages, selection.seed, publish,
+        selection.fetch, selection.select, selection.round_pages, selection.local_pages, selection.seed, publish,
         settings.limits(),
     )  # fmt: skip
     address = service_address(chosen, settings)

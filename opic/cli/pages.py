@@ -2,8 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
@@ -41,18 +40,8 @@ def _paged(ask: ApiCall, path: str, terms: Mapping[str, object], n: int | None) 
     return {**answer, "pages": pages}
 
 
-class Site(StrEnum):
-    """What pages are added up by."""
-
-    HOST = "host"
-    DOMAIN = "domain"
-
-
-class TopBy(StrEnum):
-    """What pages are ordered by."""
-
-    IMPORTANCE = "importance"
-    INLINKS = "inlinks"
+Site = Literal["host", "domain"]  # What pages are added up by.
+TopBy = Literal["importance", "inlinks"]  # What pages are ordered by.
 
 
 @choosing
@@ -67,17 +56,17 @@ def top(
             help="What orders pages: importance, or inlinks, the known pages that link to a page; with --window 7d "
             "only those read in the last 7 days. inlinks: not with OPIC_KEEP_LINKS=off."
         ),
-    ] = TopBy.IMPORTANCE,
+    ] = "importance",
     after: Annotated[str | None, typer.Option(help="Continue where the last answer stopped.")] = None,
     policy: Policy = None,
     window: Window = None,
     chosen: ServiceChosen,
 ) -> None:
     """Print the most important pages, or those that most pages link to, best first."""
-    terms = {"domain": domain, "policy": policy, "window": window, "by": by.value, "after": after}
+    terms = {"domain": domain, "policy": policy, "window": window, "by": by, "after": after}
     with asking(chosen) as ask:
         answer = _paged(ask, "/v1/top", terms, None if all else n)
-    columns = ("importance",) if by is TopBy.IMPORTANCE else ("inlinks", "importance")
+    columns = ("importance",) if by == "importance" else ("inlinks", "importance")
     print_list((*columns, "url"), answer, "pages", chosen.as_json)
     if not chosen.as_json and answer.get("next") is not None:
         print(f"there are more pages: --after {answer['next']}", file=sys.stderr)
@@ -106,7 +95,7 @@ def search(
 def hosts(
     *,
     n: Annotated[int, typer.Option("--n", min=1, help="Number of hosts, or of domains.")] = 100,
-    by: Annotated[Site, typer.Option(help="Add pages up by host, or by registered domain.")] = Site.HOST,
+    by: Annotated[Site, typer.Option(help="Add pages up by host, or by registered domain.")] = "host",
     policy: Policy = None,
     window: Window = None,
     chosen: ServiceChosen,
@@ -115,9 +104,9 @@ def hosts(
 
     The importance of a host is the sum over its pages, that of a domain the sum over its hosts.
     """
-    answer = asked(chosen, "GET", f"/v1/{by.value}s", {"n": n, "policy": policy, "window": window})
-    counts = ("pages", "read_pages") if by is Site.HOST else ("hosts", "pages", "read_pages")
-    print_list(("importance", *counts, by.value), answer, f"{by.value}s", chosen.as_json)
+    answer = asked(chosen, "GET", f"/v1/{by}s", {"n": n, "policy": policy, "window": window})
+    counts = ("pages", "read_pages") if by == "host" else ("hosts", "pages", "read_pages")
+    print_list(("importance", *counts, by), answer, f"{by}s", chosen.as_json)
 
 
 @choosing

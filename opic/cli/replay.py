@@ -4,9 +4,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -22,38 +21,10 @@ if TYPE_CHECKING:
 PROGRESS_LINE_SECONDS: Final = 5.0
 
 
-class ReplayFormat(StrEnum):
-    """What `replay` may be given."""
-
-    JSONL = "jsonl"
-    MSGPACK = "msgpack"
-    WARC = "warc"
-    WAT = "wat"
-    ARC = "arc"
-    EDGES = "edges"
-
-
-class ArchiveLinks(StrEnum):
-    """Which links of an archive's pages count."""
-
-    HTML = "html"
-    RECORDED = "recorded"
-
-
-class Nofollow(StrEnum):
-    """Whether nofollow links count."""
-
-    COUNT = "count"
-    DROP = "drop"
-
-
-class Strategy(StrEnum):
-    """In which order `replay` crawls a graph."""
-
-    LOG = "log"
-    RANDOM = "random"
-    GREEDY = "greedy"
-    CYCLE = "cycle"
+ReplayFormat = Literal["jsonl", "msgpack", "warc", "wat", "arc", "edges"]  # What `replay` may be given.
+ArchiveLinks = Literal["html", "recorded"]  # Which links of an archive's pages count.
+Nofollow = Literal["count", "drop"]  # Whether nofollow links count.
+Strategy = Literal["log", "random", "greedy", "cycle"]  # In which order `replay` crawls a graph.
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +66,11 @@ class GraphOptions:
         """Check the options against each other and the format; return a plan without those of other formats."""
         from opic.ops.replay import BATCH, READS_PER_PAGE, SEEDS, Plan
 
-        greedy, strategy = self.seeds or self.seed_url or self.batch is not None, self.strategy or Strategy.LOG
+        greedy, strategy = self.seeds or self.seed_url or self.batch is not None, self.strategy or "log"
         if format != "edges" and (self.strategy or self.reads_per_page is not None or greedy):
             options = "--strategy, --reads-per-page, --seeds, --seed-url and --batch"
             raise BadInput(f"{options} apply to edges only, and this is {format}")
-        if strategy is not Strategy.GREEDY and greedy:
+        if strategy != "greedy" and greedy:
             raise BadInput(
                 "--seeds, --seed-url and --batch apply to --strategy greedy only: the others need none of them"
             )
@@ -107,7 +78,7 @@ class GraphOptions:
             raise BadInput(f"--batch {self.batch} is not a share of the known pages, above 0 and at most 1")
         return Plan(
             format,
-            strategy.value,
+            strategy,
             READS_PER_PAGE if self.reads_per_page is None else self.reads_per_page,
             self.seed,
             SEEDS if self.seeds is None else self.seeds,
@@ -152,7 +123,7 @@ class ArchiveOptions:
             )
         if self.links and plan.format == "wat":
             raise BadInput("--links applies to warc and arc: a WAT file has one list of links")
-        recorded, drop = self.links is ArchiveLinks.RECORDED, self.nofollow is Nofollow.DROP
+        recorded, drop = self.links == "recorded", self.nofollow == "drop"
         return replace(plan, recorded=recorded, drop_nofollow=drop, again=self.again)
 
 
@@ -208,7 +179,7 @@ def replay(
 def _format_of(files: Sequence[Path], format: ReplayFormat | None) -> str:
     from opic.ops.replay import format_of
 
-    formats = {format.value} if format else {format_of(path) for path in files}
+    formats = {format} if format else {format_of(path) for path in files}
     if len(formats) > 1:
         raise BadInput(f"files of several formats ({', '.join(sorted(formats))}): replay one format at a time")
     return formats.pop()

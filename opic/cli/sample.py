@@ -6,9 +6,8 @@ import uuid
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -53,13 +52,7 @@ TOPIC_HELP: Final = (
 )
 
 
-class WalkFocus(StrEnum):
-    """Which pages the walk may visit."""
-
-    HARD = "hard"
-    NEIGHBOURHOOD = "neighbourhood"
-    TRIAL = "trial"
-    NONE = "none"
+WalkFocus = Literal["hard", "neighbourhood", "trial", "none"]  # Which pages the walk may visit.
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +96,7 @@ class WalkChoices:
     ] = None
     focus: Annotated[
         WalkFocus, typer.Option(help="Pages that the walk visits: on the topic, near it, by trial and error, or all.")
-    ] = WalkFocus.NEIGHBOURHOOD
+    ] = "neighbourhood"
     radius: Annotated[int, typer.Option(min=1, help="Focus neighbourhood: links from the topic.")] = 1
     probes: Annotated[
         int, typer.Option(min=1, help="Focus neighbourhood: short walks that tell if a page is so near to the topic.")
@@ -123,7 +116,7 @@ class WalkChoices:
         from opic.graph.focused_walk import WINDOW, Focus, WalkOptions
 
         window = self.host_window if self.host_window is not None else 0 if topic.kind == "host" else WINDOW
-        return WalkOptions(Focus(self.focus.value), self.radius, self.probes, self.tries, window=window)
+        return WalkOptions(Focus(self.focus), self.radius, self.probes, self.tries, window=window)
 
 
 @dataclass(frozen=True, slots=True)

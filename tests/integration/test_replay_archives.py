@@ -96,8 +96,8 @@ def test_event_that_cannot_be_taken_is_a_dead_letter(backend: Backend, tmp_path:
     ("format", "options", "why"),
     [
         ("jsonl", (None, None, True), "apply to warc, wat, arc only, and this is jsonl"),
-        ("edges", (None, Nofollow.DROP, False), "apply to warc, wat, arc only"),
-        ("wat", (ArchiveLinks.RECORDED, None, False), "--links applies to warc and arc"),
+        ("edges", (None, "drop", False), "apply to warc, wat, arc only"),
+        ("wat", ("recorded", None, False), "--links applies to warc and arc"),
     ],
 )
 def test_option_that_does_not_apply_is_refused(
