@@ -157,15 +157,21 @@ def _write_links(
 
 def _write_hosts(picture: CrawlPicture, file: BinaryIO, *, packed: bool) -> dict[str, object]:
     """Write hosts as Common Crawl publishes their ranks, by PageRank; harmonic centrality is not computed."""
-    sums = dict[str, float]()
-    for host, share in picture.hosts().items():
-        name = reversed_host(host)
-        sums[name] = sums.get(name, 0.0) + share
+    sums = reversed_hosts(picture)
     with open_text(file, packed=packed) as text:
         text.write("\t".join(CC_COLUMNS) + "\n")
         for position, (name, share) in enumerate(sorted(sums.items(), key=lambda one: (-one[1], one[0])), 1):
             text.write(f"{CC_NONE}\t{CC_NONE}\t{position}\t{share!r}\t{name}\n")
     return {"hosts": len(sums)}
+
+
+def reversed_hosts(picture: CrawlPicture) -> dict[str, float]:
+    """Return the importance of each host that has pages, by the names that Common Crawl's web graphs give them."""
+    sums = dict[str, float]()
+    for host, share in picture.hosts().items():
+        name = reversed_host(host)
+        sums[name] = sums.get(name, 0.0) + share
+    return sums
 
 
 def reversed_host(host: str) -> str:
