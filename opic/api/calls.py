@@ -65,10 +65,10 @@ class Calls:
         """Answer for `service`; `handed` is called with each answer to `next`, its mode and its recrawl policy."""
         self.instance = uuid.uuid4().hex  # What tells this service from another program on its port.
         self._handed, self._service, self._backend = handed, service, service.backend
-        self._settings, query = service.backend.settings, service.backend.query
-        self._pages = Coalescer[Ask, ImportanceAnswer](query.importances, "importance")
-        self._at_hand = SameTurn[Ask, ImportanceAnswer | None](query.importances_at_hand)
-        self._slow_pages = Coalescer[Ask, ImportanceAnswer](query.importances, "slow importance", 1, SLOW_THREADS)
+        self._settings = service.backend.settings
+        self._pages = Coalescer[Ask, ImportanceAnswer](self._importances, "importance")
+        self._slow_pages = Coalescer[Ask, ImportanceAnswer](self._importances, "slow importance", 1, SLOW_THREADS)
+        self._at_hand = SameTurn[Ask, ImportanceAnswer | None](self._found_at_hand)
         self._ready_threads: anyio.CapacityLimiter | None = None
         # Slow on a Kafka topic or a long series: one thread each answers all waiting requests together.
         self._dead_letters = Coalescer(self._newest_letters, "opic-letters")
@@ -77,9 +77,7 @@ class Calls:
         self._searches = Coalescer(self._search, "opic-search", 1)
         self._wishes = Coalescer[PagesRequest, Mapping[str, object]](self._next, "next")
         # Calls that come while others wait for the disk are written with one append, and share a sync.
-        self._events = Coalescer[Sequence[bytes], None](
-            service.backend.accept_together, "opic-events", threads=EVENT_THREADS
-        )
+        self._events = Coalescer[Sequence[bytes], None](self._accept, "opic-events", threads=EVENT_THREADS)
 
     @property
     def _limits(self) -> EventLimits:
@@ -118,6 +116,9 @@ class Calls:
         answer = {"accepted": len(intake.values), "rejected": intake.rejected}
         more = {"links_left_out": intake.links_left_out} if intake.links_left_out else {}
         return Json({**answer, **more}, 202)
+
+    def _accept(self, calls: Sequence[Sequence[bytes]]) -> Sequence[Exception | None]:
+        return self._backend.accept_together(calls)
 
     def post_seeds(self, asked: bodies.Seeds) -> Answer:
         """Add seed pages, without reading them, and wait until they are known.
@@ -215,6 +216,12 @@ class Calls:
         found = await self._at_hand.ask(ask) or await self._ask_for(ask)
         (page,) = found.pages
         return Json({**self._known(page, asked.url), **_times(found)})
+
+    def _importances(self, asked: Sequence[Ask]) -> Sequence[ImportanceAnswer | Exception]:
+        return self._backend.query.importances(asked)
+
+    def _found_at_hand(self, asked: Sequence[Ask]) -> Sequence[ImportanceAnswer | Exception | None]:
+        return self._backend.query.importances_at_hand(asked)
 
     async def post_importance(self, asked: bodies.ManyPages) -> Response:
         """Return the importance of many pages, in the order of the request; null for a page never seen."""

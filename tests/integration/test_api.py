@@ -1045,8 +1045,7 @@ from opic.settings import Settings
 def slow():
     time.sleep(0.5)
 
-query = SimpleNamespace(importances=None, importances_at_hand=None)
-backend = SimpleNamespace(settings=Settings.load(), query=query, accept_together=None)
+backend = SimpleNamespace(settings=Settings.load())
 listener = bind("127.0.0.1", 0)
 print(listener.getsockname()[1], flush=True)
 serve(create_app(SimpleNamespace(backend=backend, not_ready=slow)), sockets=[listener])
