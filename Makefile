@@ -19,7 +19,7 @@ unexport PYTHONHOME
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test thorough lint check chaos bench reproduce client picture lock clean
+.PHONY: help setup demo test thorough lint check chaos bench reproduce picture lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,9 +61,6 @@ bench: setup ## every benchmark, small; results as JSON in benchmarks/results/sm
 
 reproduce: setup ## repeat an experiment of a paper: NAME=fig2, DATA=recorded graphs (OUT: results here; RUNS: with errors)
 	$(BIN)/python -m experiments $(or $(NAME),--list) $(if $(DATA),--data $(DATA)) $(if $(OUT),--out $(OUT)) $(if $(RUNS),--runs $(RUNS))
-
-client: setup ## write opic/client/sync.py anew from aio.py
-	$(BIN)/python tests/sync_client.py
 
 picture: setup ## draw the console's pictures in docs/ anew (wants Chromium)
 	$(BIN)/python tests/browser/picture.py

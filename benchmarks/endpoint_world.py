@@ -26,8 +26,8 @@ from workloads import SEED, Crawl
 import opic
 from opic.model.cash import Flag
 from opic.model.events import encode_seeds
+from opic.service.backend import Backend
 from opic.service.embedded import EmbeddedServer
-from opic.service.service import Backend
 from opic.settings import Settings
 
 ROOT = Path(opic.__file__).resolve().parents[1]  # Of the checkout that is measured.

@@ -37,7 +37,7 @@ try:
     from opic.model.events import EventLimits, Record
     from opic.replica import Crawl
     from opic.service import embedded
-    from opic.service.service import Backend
+    from opic.service.backend import Backend
 
     PREPARE = (give_back_large_arrays, search_garbage_rarely)  # As the worker's process does.
 except ImportError:  # The commit before the journal, where modules stood in no folders.

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -79,9 +80,8 @@ def run(given: argparse.Namespace, done: threading.Event, health: LocalHealth) -
     options = EstimatorOptions(
         given.fetch, given.select, given.round_pages, given.local_pages, limits=settings.limits()
     )
-    read = EstimatorInput(
-        given.crawl, given.recorded, given.state, given.host_delay, given.allow_private, given.retry_seconds
-    )
+    names = (field.name for field in fields(EstimatorInput))
+    read = EstimatorInput(**{name: getattr(given, name) for name in names})
     with ExitStack() as stack:
         estimator = opened(
             stack,
@@ -93,7 +93,7 @@ def run(given: argparse.Namespace, done: threading.Event, health: LocalHealth) -
             on_progress=health.progressed,
             stopped=done.is_set,
         )
-        begin(estimator, read, settings, given.seed_url)
+        begin(estimator, read, settings)
         if done.is_set():
             return
         _tell(estimator, health)

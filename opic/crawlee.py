@@ -18,9 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import msgspec
-
-from opic.client import AsyncClient, BadRequest, ClientError, Page
+from opic.client import AsyncClient, ClientError, Page
 from opic.client.answers import Mode
 from opic.client.unsent_events import UnsentEvents, links_that_fit
 from opic.errors import BadUrl, MissingExtra
@@ -274,19 +272,8 @@ class OpicRequestManager(RequestManager):
             while pages:
                 await self._seed(list(pages)[:SEEDS_MAX], depth)
             del self._seeds[depth]
-        while (batch := self._unsent.batch()) is not None:
-            key, events = batch
-            try:
-                answer = await self._client.events(map(msgspec.Raw, events), key=key, raise_rejected=False)
-            except BadRequest as error:  # Of the call, such as one with too large a body.
-                if len(events) > 1:
-                    self._unsent.split()
-                    continue
-                log.error("the service refuses an event: %s", error)
-            else:
-                for rejected in answer.rejected:
-                    log.error("the service refuses an event: %s", rejected.error)
-            self._unsent.done()
+        while await self._unsent.send(self._client, _refused) is not None:
+            pass
 
     async def _seed(self, pages: list[str], depth: int) -> None:
         answer = await self._client.seed(pages, depth=depth, raise_rejected=False)
@@ -358,6 +345,10 @@ def attach(crawler: Any) -> None:
             await manager.note(context.request, context.page.url, response.status, kind, body)
 
     crawler.post_navigation_hook(note)
+
+
+def _refused(_: bytes, why: str) -> None:
+    log.error("the service refuses an event: %s", why)
 
 
 def _page_of(request: Request) -> str | None:

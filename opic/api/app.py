@@ -23,7 +23,7 @@ from opic.api.request_bodies import JSON, LINES, MSGPACK
 from opic.api.router import Handler, Routes
 from opic.errors import DiskFull, OpicError, StoreUnavailable
 from opic.messages import definitions, events, frontier, importance, local, operation
-from opic.service.service import Backend
+from opic.service.backend import Backend
 
 log = logging.getLogger("opic.api")
 
@@ -65,7 +65,6 @@ def create_app(service: Service, *, allow_open: bool = False, metrics: Metrics |
         routes,
         Access(token, None if allow_open else [settings.host]),
         instance=calls.instance,
-        secured=token is not None,
         document=document,
         observe=metrics.observe,
         problem_of=lambda error: _problem_of(error, backend),
@@ -147,10 +146,7 @@ _IDEMPOTENCY_KEY: Final = {
     "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
 }
 _EVENTS: Final = {
-    "oneOf": [
-        {"$ref": f"{REFERENCE}CrawlEvent"},
-        {"type": "array", "items": {"$ref": f"{REFERENCE}CrawlEvent"}},
-    ]
+    "oneOf": [{"$ref": f"{REFERENCE}CrawlEvent"}, {"type": "array", "items": {"$ref": f"{REFERENCE}CrawlEvent"}}]
 }
 _EVENTS_BODY: Final = {
     JSON: {"schema": _EVENTS, "example": examples.ANSWERS["CrawlEvent"]},

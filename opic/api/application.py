@@ -48,7 +48,6 @@ class Application:
         access: Access,
         *,
         instance: str,
-        secured: bool,
         document: Callable[[], Mapping[str, Any]],
         observe: Callable[[str, str, int, float], None],
         problem_of: Callable[[OpicError], Problem] = from_error,
@@ -59,13 +58,12 @@ class Application:
             routes: the calls and pages.
             access: who may ask.
             instance: what tells this service from another program on its port.
-            secured: whether a token is required.
             document: returns the OpenAPI document.
             observe: called after each request with its method, its route's path or `other`, the status (0: aborted)
                 and the seconds it took.
             problem_of: converts an error of ours to what the caller gets.
         """
-        self.instance, self.secured, self.openapi = instance, secured, document
+        self.instance, self.openapi = instance, document
         self._routes, self._access, self._observe, self._problem_of = routes, access, observe, problem_of
         self._files = StaticFiles(directory=swagger_ui_path)
         self._compressed = CompressMiddleware(

@@ -58,8 +58,7 @@ class NextRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
     n: Count = 10
     crawler: Annotated[
-        str,
-        about("Name of the crawler, which holds the leases.", max_length=CRAWLER_CHARS_MAX, examples=["crawler-7"]),
+        str, about("Name of the crawler, which holds the leases.", max_length=CRAWLER_CHARS_MAX, examples=["crawler-7"])
     ] = ""
     lease_seconds: LeaseSeconds = None
     domain: Domain = None
@@ -132,8 +131,7 @@ class SomeClasses(Struct, frozen=True, forbid_unknown_fields=True):
     """Classes to set or to remove; all others stay as they are."""
 
     classes: Annotated[
-        list[GivenClass],
-        about("A class of the same name is replaced in its place; a new one comes after the others."),
+        list[GivenClass], about("A class of the same name is replaced in its place; a new one comes after the others.")
     ] = []
     remove: Annotated[list[str], about("Names of classes to remove.")] = []
 

@@ -32,10 +32,10 @@ from opic.query.authorities import most_linked
 from opic.query.inflow import inflow
 from opic.query.inlinks import inlinks
 from opic.query.page_entries import EXACT
-from opic.query.queries import Ask, ImportanceAnswer
+from opic.query.page_queries import Ask, ImportanceAnswer
 from opic.query.search import search
+from opic.service.backend import Backend
 from opic.service.forgetting import PageSelection, forget
-from opic.service.service import Backend
 from opic.store.local_lists import put_list, read_heads, read_list
 from opic.urls.canonical import canonical_host, host_of, shown
 
@@ -64,12 +64,11 @@ class Calls:
     def __init__(self, service: Service, handed: Handed = lambda *_: None) -> None:
         """Answer for `service`; `handed` is called with each answer to `next`, its mode and its recrawl policy."""
         self.instance = uuid.uuid4().hex  # What tells this service from another program on its port.
-        self._handed = handed
-        self._service = service
+        self._handed, self._service, self._backend = handed, service, service.backend
         self._settings = service.backend.settings
         self._pages = Coalescer[Ask, ImportanceAnswer](self._importances, "importance")
-        self._at_hand = SameTurn[Ask, ImportanceAnswer | None](self._found_at_hand)
         self._slow_pages = Coalescer[Ask, ImportanceAnswer](self._importances, "slow importance", 1, SLOW_THREADS)
+        self._at_hand = SameTurn[Ask, ImportanceAnswer | None](self._found_at_hand)
         self._ready_threads: anyio.CapacityLimiter | None = None
         # Slow on a Kafka topic or a long series: one thread each answers all waiting requests together.
         self._dead_letters = Coalescer(self._newest_letters, "opic-letters")
@@ -82,7 +81,7 @@ class Calls:
 
     @property
     def _limits(self) -> EventLimits:
-        return self._settings.limits().under(self._service.backend.crawl.rules)
+        return self._settings.limits().under(self._backend.crawl.rules)
 
     async def post_events(self, request: Request) -> Response:
         """Accept one crawl event, an array of events, or JSON Lines; in JSON or MessagePack.
@@ -94,33 +93,32 @@ class Calls:
         key = idempotency_key(request)
         form = media_type(request, events=True)
         body = await read_body(request, self._settings.max_body_bytes, form)
-        backend = self._service.backend
 
         def judge(now_us: int, limits: EventLimits) -> Intake:
             return take(body, form, now_us=now_us, limits=limits)
 
         def judged() -> Intake:
             if key is not None:
-                return backend.accept_once(KeyedCall.of(key, form, body), judge)
-            return judge(backend.clock.now_us(), self._limits)
+                return self._backend.accept_once(KeyedCall.of(key, form, body), judge)
+            return judge(self._backend.clock.now_us(), self._limits)
 
-        small = key is None and len(body) <= SMALL_BODY_BYTES and backend.clock.is_known
+        small = key is None and len(body) <= SMALL_BODY_BYTES and self._backend.clock.is_known
         try:
             intake = judged() if small else await run_in_threadpool(judged)
         except BadEvent as error:  # The body is one event.
             if (page := page_of(body, self._limits)) is not None:
-                await run_in_threadpool(backend.note_refusals, {page: str(error)})
+                await run_in_threadpool(self._backend.note_refusals, {page: str(error)})
             raise
         if key is None and intake.values:
             await self._events.ask(intake.values)
         if intake.refused:
-            await run_in_threadpool(backend.note_refusals, intake.refused)
+            await run_in_threadpool(self._backend.note_refusals, intake.refused)
         answer = {"accepted": len(intake.values), "rejected": intake.rejected}
         more = {"links_left_out": intake.links_left_out} if intake.links_left_out else {}
         return Json({**answer, **more}, 202)
 
     def _accept(self, calls: Sequence[Sequence[bytes]]) -> Sequence[Exception | None]:
-        return self._service.backend.accept_together(calls)
+        return self._backend.accept_together(calls)
 
     def post_seeds(self, asked: bodies.Seeds) -> Answer:
         """Add seed pages, without reading them, and wait until they are known.
@@ -128,7 +126,7 @@ class Calls:
         A single URL that can't be taken gets a 422. Among several the good ones are taken, and the others listed.
         """
         self._check_count("urls", asked.urls)
-        return self._service.backend.seed(**asdict(asked))
+        return self._backend.seed(**asdict(asked))
 
     def delete_pages(self, asked: queries.PagesToForget) -> Answer:
         """Forget pages, with their links and metadata, and wait until this has taken effect.
@@ -137,17 +135,11 @@ class Calls:
         a link, an event or a seed, becomes known anew. The call can safely be repeated.
         """
         chosen = PageSelection.of(asdict(asked), self._limits.normalization)
-        return forget(self._service.backend, chosen)
+        return forget(self._backend, chosen)
 
     async def get_canonical(self, asked: queries.OneUrl) -> Response:
         """Return the canonical form of a URL, by the normalization rules of the crawl. The page need not be known."""
         return Json(shown_canonical(asked.url, self._limits))
-
-    def _importances(self, asked: Sequence[Ask]) -> Sequence[ImportanceAnswer | Exception]:
-        return self._service.backend.query.importances(asked)
-
-    def _found_at_hand(self, asked: Sequence[Ask]) -> Sequence[ImportanceAnswer | Exception | None]:
-        return self._service.backend.query.importances_at_hand(asked)
 
     async def post_next(self, request: Request, asked: bodies.NextRequest) -> Response:
         """Hand out the pages to fetch next, each under a lease, the best first.
@@ -158,23 +150,22 @@ class Calls:
         self._check_n(asked.n)
         self._check_count("busy_hosts", asked.busy_hosts)
         self._check_count("crawl_delays", asked.crawl_delays)
-        pages_request = self._service.backend.frontier.request(**asdict(asked))
+        pages_request = self._backend.frontier.request(**asdict(asked))
         if asked.mode == "coverage":  # Without trust, this caller is refused, not those answered together with it.
-            await run_in_threadpool(self._service.backend.coverage.recent)
+            await run_in_threadpool(self._backend.coverage.recent)
         if asked.policy == BY_LINK_SCORE or asked.policy in EXPANSIONS:  # So is one that asks for what is not kept.
-            await run_in_threadpool(self._service.backend.links.present)
+            await run_in_threadpool(self._backend.links.present)
         gone = threading.Event()
         found = await while_connected(request, self._wishes.ask(replace(pages_request, gone=gone.is_set)), gone)
         self._handed(found, asked.mode, asked.policy)
         return Json(found)
 
     def _next(self, wishes: Sequence[PagesRequest]) -> Sequence[Mapping[str, object]]:
-        backend = self._service.backend
-        backend.check_room()  # Leasing writes to the store; so would the events about the fetched pages.
-        found = backend.frontier.next_many(wishes)
+        self._backend.check_room()  # Leasing writes to the store; so would the events about the fetched pages.
+        found = self._backend.frontier.next_many(wishes)
         left: list[Any] = [answer["pages"] for wish, answer in zip(wishes, found, strict=True) if wish.gone()]
         if leases := [page["lease"] for pages in left for page in pages]:
-            backend.frontier.release(leases)
+            self._backend.frontier.release(leases)
         return found
 
     def put_politeness(self, asked: bodies.PolitenessGiven) -> Answer:
@@ -184,15 +175,15 @@ class Calls:
         crawl-delay in the host's robots.txt, which otherwise applies if it is longer than ours.
         """
         self._check_count("hosts", asked.hosts)
-        self._service.backend.check_room()
+        self._backend.check_room()
         manners = {canonical_host(name): Manners(**asdict(host)) for name, host in asked.hosts.items()}
-        self._service.backend.frontier.set_manners(manners)
+        self._backend.frontier.set_manners(manners)
         return self.get_politeness(queries.Nothing())
 
     def get_politeness(self, _: queries.Nothing) -> Answer:
         """Return the default host delay, cap and revisit time, and those set for individual hosts."""
         now, settings = time.time(), self._settings
-        hosts = {name: found._asdict() for name, found in self._service.backend.frontier.manners().items()}
+        hosts = {name: found._asdict() for name, found in self._backend.frontier.manners().items()}
         return {
             "host_delay_seconds": settings.host_delay_seconds,
             "host_in_flight": settings.host_in_flight or None,
@@ -205,60 +196,63 @@ class Calls:
         """Return the pages that would be handed out next, without leasing them. They may change at any time."""
         self._check_n(asked.n)
         now = time.time()
-        return {**self._service.backend.frontier.peek(asked.n, asked.domain, asked.mode), "as_of": now}
+        return {**self._backend.frontier.peek(asked.n, asked.domain, asked.mode), "as_of": now}
 
     def post_release(self, asked: bodies.Leases) -> Answer:
         """Release leases on pages that will not be fetched. Expired leases are ignored."""
         self._check_count("leases", asked.leases)
-        self._service.backend.check_room()
-        return self._service.backend.frontier.release(asked.leases)
+        self._backend.check_room()
+        return self._backend.frontier.release(asked.leases)
 
     def post_leases_renew(self, asked: bodies.RenewLeases) -> Answer:
         """Let leases run for longer, from now on. `lost` lists those that have ended, whatever ended them."""
         self._check_count("leases", asked.leases)
-        self._service.backend.check_room()
-        return self._service.backend.frontier.renew(asked.leases, asked.lease_seconds)
+        self._backend.check_room()
+        return self._backend.frontier.renew(asked.leases, asked.lease_seconds)
 
     async def get_importance(self, asked: queries.OnePage) -> Response:
         """Return the importance of one page, and the values it is computed from."""
         ask = Ask([asked.url], asked.policy, asked.window)
         found = await self._at_hand.ask(ask) or await self._ask_for(ask)
         (page,) = found.pages
-        if page is None:
-            raise Problem("unknown-page", self._service.backend.query.never_seen(asked.url))
-        return Json({**page, **_times(found)})
+        return Json({**self._known(page, asked.url), **_times(found)})
+
+    def _importances(self, asked: Sequence[Ask]) -> Sequence[ImportanceAnswer | Exception]:
+        return self._backend.query.importances(asked)
+
+    def _found_at_hand(self, asked: Sequence[Ask]) -> Sequence[ImportanceAnswer | Exception | None]:
+        return self._backend.query.importances_at_hand(asked)
 
     async def post_importance(self, asked: bodies.ManyPages) -> Response:
         """Return the importance of many pages, in the order of the request; null for a page never seen."""
         self._check_count("urls", asked.urls)
         found = await self._ask_for(Ask(asked.urls, asked.policy, asked.window))
-        return await _in_thread(lambda: self._told(asked.urls, found))
+        # 10,000 pages are some megabytes, whose encoding would block the event loop.
+        return await run_in_threadpool(lambda: Json(self._told(asked.urls, found)))
 
     async def _ask_for(self, ask: Ask) -> ImportanceAnswer:
-        query = self._service.backend.query  # Its policy may have to be computed, which no coroutine may wait for.
+        query = self._backend.query  # Its policy may have to be computed, which no coroutine may wait for.
         quick = ask.policy in (EXACT, "static") or (ask.policy is None and query.by_cash == "static")
         together = self._pages if quick and len(ask.urls) <= TOGETHER_URLS else self._slow_pages
         return await together.ask(ask)
 
     def _told(self, urls: Sequence[str], found: ImportanceAnswer) -> Mapping[str, object]:
-        pages = [page or self._never_seen(url) for url, page in zip(urls, found.pages, strict=True)]
+        limits = self._limits
+        pages = [
+            page or {"url": limits.canonical(url), "importance": None}
+            for url, page in zip(urls, found.pages, strict=True)
+        ]
         return {"pages": pages, **_times(found)}
-
-    def _never_seen(self, url: str) -> dict[str, object]:
-        return {"url": self._limits.canonical(url), "importance": None}
 
     def get_history(self, asked: queries.OneUrl) -> Answer:
         """Return the last measures of a page, oldest first: the cash that each read spent, and the clock."""
         now = time.time()  # The history is read from the store, not from a snapshot.
-        found = self._service.backend.query.history(asked.url)
-        if found is None:
-            raise Problem("unknown-page", self._service.backend.query.never_seen(asked.url))
-        return {**found, "as_of": now}
+        return {**self._known(self._backend.query.history(asked.url), asked.url), "as_of": now}
 
     def get_top(self, asked: queries.TopPages) -> Answer:
         """Return the most important pages, or those that most pages link to, descending."""
         self._check_n(asked.n)
-        backend, terms = self._service.backend, (asked.n, asked.domain, asked.policy, asked.window, asked.after)
+        backend, terms = self._backend, (asked.n, asked.domain, asked.policy, asked.window, asked.after)
         if asked.by == "inlinks":
             return most_linked(backend.query, backend.links, *terms)
         return backend.query.top_from(*terms)
@@ -266,8 +260,8 @@ class Calls:
     def get_hosts(self, asked: queries.TopSites) -> Answer:
         """Return the most important hosts, descending. A host's importance is the sum of its pages' importance."""
         self._check_n(asked.n)
-        as_of = self._as_of(asked.policy)
-        return {"hosts": self._service.backend.query.hosts(asked.n, asked.policy, asked.window), "as_of": as_of}
+        as_of = self._backend.query.as_of(asked.policy)
+        return {"hosts": self._backend.query.hosts(asked.n, asked.policy, asked.window), "as_of": as_of}
 
     def get_domains(self, asked: queries.TopSites) -> Answer:
         """Return the most important registered domains, descending.
@@ -275,8 +269,8 @@ class Calls:
         A domain's importance is the sum of the importance of the pages of all its hosts.
         """
         self._check_n(asked.n)
-        as_of = self._as_of(asked.policy)
-        return {"domains": self._service.backend.query.domains(asked.n, asked.policy, asked.window), "as_of": as_of}
+        as_of = self._backend.query.as_of(asked.policy)
+        return {"domains": self._backend.query.domains(asked.n, asked.policy, asked.window), "as_of": as_of}
 
     def get_inflow(self, asked: queries.DomainInflow) -> Answer:
         """Return the cash that pages of a registered domain or a host received from outside, and the importance there.
@@ -286,7 +280,7 @@ class Calls:
         """
         self._check_n(asked.n)
         area = {"host": asked.host, "prefix": asked.prefix, "policy": asked.policy, "window": asked.window}
-        return inflow(self._service.backend.query, asked.domain, asked.after, asked.n, **area)
+        return inflow(self._backend.query, asked.domain, asked.after, asked.n, **area)
 
     def post_inflow(self, asked: bodies.ManyPages) -> Answer:
         """Return what comes to the pages of a list from all other pages, by any policy.
@@ -296,7 +290,7 @@ class Calls:
         The pages come in the order of the request; those that are gone or were never seen are `missing`.
         """
         self._check_count("urls", asked.urls)
-        return inflow(self._service.backend.query, urls=asked.urls, policy=asked.policy, window=asked.window)
+        return inflow(self._backend.query, urls=asked.urls, policy=asked.policy, window=asked.window)
 
     def get_inlinks(self, asked: queries.PageInlinks) -> Answer:
         """Return pages that were read and whose links, as last read, lead to a page.
@@ -304,10 +298,8 @@ class Calls:
         Not with OPIC_KEEP_LINKS=off at the workers.
         """
         self._check_n(asked.n)
-        backend = self._service.backend
-        if (found := inlinks(backend.query, backend.links, asked.url, asked.n)) is None:
-            raise Problem("unknown-page", backend.query.never_seen(asked.url))
-        return found
+        found = inlinks(self._backend.query, self._backend.links, asked.url, asked.n)
+        return self._known(found, asked.url)
 
     def get_coverage(self, asked: queries.CoverageTarget) -> Answer:
         """Return the share of personalized PageRank that the fetched pages are guaranteed to hold.
@@ -316,7 +308,7 @@ class Calls:
         so far, and holds for any links that pages not yet fetched may have. Where other pages than the trusted ones
         deserve trust too, `delta` is their share of it.
         """
-        return self._service.backend.coverage.now().answer(asked.target, asked.delta)
+        return self._backend.coverage.now().answer(asked.target, asked.delta)
 
     def put_local(self, domain: str, asked: bodies.LocalList) -> Answer:
         """Replace the ranked list of a local domain. Its estimator makes this call; the list moves no cash."""
@@ -328,9 +320,8 @@ class Calls:
                 raise BadInput(f"{shown(page.url)} is not a page of {name}")
         if any(b.importance > a.importance for a, b in pairwise(asked.pages)):
             raise BadInput("the pages are not in descending order of importance")
-        backend = self._service.backend
-        backend.check_room()
-        put_list(backend.crawl.client, backend.shard.keys, name, msgspec.to_builtins(asked))
+        self._backend.check_room()
+        put_list(self._backend.crawl.client, self._backend.shard.keys, name, msgspec.to_builtins(asked))
         return {"domain": name, "pages": len(asked.pages)}
 
     def get_local(self, _: queries.Nothing) -> Answer:
@@ -338,7 +329,7 @@ class Calls:
 
         A list expires 30 days after its last update. At most 1,000 are kept, in 256 MiB.
         """
-        now, backend = time.time(), self._service.backend
+        now, backend = time.time(), self._backend
         heads = read_heads(backend.crawl.client, backend.shard.keys)
         told = [{"domain": head.domain, **head.fields, "expires_at": head.expires_at} for head in heads]
         shown_fields = RankedDomain.__struct_fields__
@@ -347,7 +338,7 @@ class Calls:
     def get_local_list(self, domain: str, asked: queries.LocalHead) -> Answer:
         """Return the last ranked list of a local domain."""
         self._check_n(asked.n)
-        name, backend = canonical_host(domain), self._service.backend
+        name, backend = canonical_host(domain), self._backend
         found = read_list(backend.crawl.client, backend.shard.keys, name)
         if found is None:
             raise Problem("no-list", f"no estimator has sent a list of {name}: `opic local-rank` makes one")
@@ -356,10 +347,7 @@ class Calls:
 
     def get_explain(self, asked: queries.OnePage) -> Answer:
         """Explain a page's score and whether it is handed out next: the parts of its cash, the formula with numbers."""
-        found = self._service.backend.explain(asked.url, asked.policy, asked.window)
-        if found is None:
-            raise Problem("unknown-page", self._service.backend.query.never_seen(asked.url))
-        return found
+        return self._known(self._backend.explain(asked.url, asked.policy, asked.window), asked.url)
 
     async def get_search(self, asked: queries.UrlPart) -> Response:
         """Find pages by a part of their URL.
@@ -370,17 +358,17 @@ class Calls:
         return Json(await self._searches.ask(asked))
 
     def _search(self, asked: Sequence[queries.UrlPart]) -> list[Mapping[str, object]]:
-        query = self._service.backend.query
+        query = self._backend.query
         return [search(query, one.text, one.n, one.domain, one.after) for one in asked]
 
     def get_audit(self, _: queries.Nothing) -> Answer:
         """Recount the books. This reads whole columns, so it is meant for manual use or a nightly check."""
-        return self._service.backend.query.audit()
+        return self._backend.query.audit()
 
     def get_stats(self, _: queries.Nothing) -> Answer:
         """Return the current counts of pages, rounds and waiting events."""
         now = time.time()
-        return {**self._service.backend.stats(), "as_of": now}
+        return {**self._backend.stats(), "as_of": now}
 
     async def get_series(self, asked: queries.SeriesPoints) -> Response:
         """Return the progress of the crawl: rounds and clock over time, and the error bound over rounds.
@@ -390,7 +378,7 @@ class Calls:
         return Json(await self._series.ask(asked.n))
 
     def _series_and_curve(self, asked: Sequence[int]) -> list[Mapping[str, object]]:
-        now, curve = time.time(), self._service.backend.curve
+        now, curve = time.time(), self._backend.curve
         convergence = [point.shown() for point in curve.points()]
         return [{"series": curve.series(n), "convergence": convergence, "as_of": now} for n in asked]
 
@@ -400,7 +388,7 @@ class Calls:
 
     def _newest_letters(self, asked: Sequence[int]) -> list[Mapping[str, object]]:
         now = time.time()
-        letters = self._service.backend.letters.newest(max(asked), value_bytes_max=EXCERPT_BYTES)
+        letters = self._backend.letters.newest(max(asked), value_bytes_max=EXCERPT_BYTES)
         shown = [letter.shown() for letter in reversed(letters)]
         return [{"dead_letters": shown[:n], "as_of": now} for n in asked]
 
@@ -418,14 +406,16 @@ class Calls:
                 self._service.not_ready, abandon_on_cancel=True, limiter=self._ready_threads
             )
         if waiting.cancelled_caught:
-            reason = f"{self._service.backend.waits_for} did not answer within {READY_SECONDS:.0f} s"
+            reason = f"{self._backend.waits_for} did not answer within {READY_SECONDS:.0f} s"
         if reason is not None:
             raise Problem("not-ready", reason)
         return Json({"status": "ready"})
 
-    def _as_of(self, policy: str | None) -> float:
-        """Return a time: answers from snapshots by this policy from now on show a state that is no older."""
-        return self._service.backend.query.as_of(policy)
+    def _known(self, found: dict[str, object] | None, url: str) -> dict[str, object]:
+        """Return what was found of a page, or raise the problem that it was never seen."""
+        if found is None:
+            raise Problem("unknown-page", self._backend.query.never_seen(url))
+        return found
 
     def _check_n(self, n: int) -> None:
         if n > self._settings.max_n:
@@ -435,11 +425,6 @@ class Calls:
         limit = self._settings.max_urls
         if len(given) > limit:
             raise BadInput(f"{len(given):,} {name} is over OPIC_MAX_URLS {limit:,}: send them in several calls")
-
-
-async def _in_thread(ask: Callable[[], Mapping[str, object]], status: int = 200) -> Response:
-    """Run and encode in a worker thread: 10,000 pages are some megabytes, which would block the event loop."""
-    return await run_in_threadpool(lambda: Json(ask(), status))
 
 
 def _times(found: ImportanceAnswer) -> dict[str, float]:

@@ -14,7 +14,26 @@ Answer = TypeVar("Answer")
 TOGETHER_MAX: Final = 64
 
 
-class Coalescer(Generic[Asked, Answer]):
+class _Together(Generic[Asked, Answer]):
+    """Collects requests, each with a future; a subclass decides when they are answered."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Asked, asyncio.Future[Answer]]] = []
+
+    async def ask(self, asked: Asked) -> Answer:
+        """Return the answer to one request. Cancelling it does not affect the others."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = loop.create_future()
+        self._waiting.append((asked, future))
+        self._came(loop)
+        return await future
+
+    def _came(self, loop: asyncio.AbstractEventLoop) -> None:
+        """See that what waits is answered."""
+        raise NotImplementedError
+
+
+class Coalescer(_Together[Asked, Answer]):
     """Collects requests while a thread answers the previous batch.
 
     >>> async def both() -> list[int]:
@@ -40,22 +59,17 @@ class Coalescer(Generic[Asked, Answer]):
             most: maximum number of requests in a batch.
             threads: number of batches answered in parallel.
         """
+        super().__init__()
         self._work_out, self._most, self._free = work_out, most, threads
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        self._waiting: list[tuple[Asked, asyncio.Future[Answer]]] = []
         self._running: set[asyncio.Task[None]] = set()
 
-    async def ask(self, asked: Asked) -> Answer:
-        """Return the answer to one request. Cancelling it does not affect the others."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Answer] = loop.create_future()
-        self._waiting.append((asked, future))
+    def _came(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._free:
             self._free -= 1
             task = loop.create_task(self._run(loop))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
-        return await future
 
     async def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
@@ -63,26 +77,20 @@ class Coalescer(Generic[Asked, Answer]):
                 batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
                 batch = [entry for entry in batch if not entry[1].done()]  # Drop the cancelled ones.
                 if batch:
-                    await self._answer(loop, batch)
+                    asked = [one for one, _ in batch]
+                    try:
+                        _give(batch, await loop.run_in_executor(self._threads, self._work_out, asked))
+                    except Exception as error:  # noqa: BLE001 - raised to the callers
+                        _give(batch, [error] * len(batch))
         finally:
             self._free += 1
-
-    async def _answer(
-        self, loop: asyncio.AbstractEventLoop, batch: Sequence[tuple[Asked, asyncio.Future[Answer]]]
-    ) -> None:
-        answers: Sequence[Answer | Exception]
-        try:
-            answers = await loop.run_in_executor(self._threads, self._work_out, [asked for asked, _ in batch])
-        except Exception as error:  # noqa: BLE001 - raised to the callers
-            answers = [error] * len(batch)
-        _give(batch, answers)
 
     def close(self) -> None:
         """Stop the threads after their current batches, without waiting."""
         self._threads.shutdown(wait=False)
 
 
-class SameTurn(Generic[Asked, Answer]):
+class SameTurn(_Together[Asked, Answer]):
     """Answers the requests that come in one turn of the event loop together, in the loop itself.
 
     >>> async def both() -> list[int]:
@@ -94,26 +102,19 @@ class SameTurn(Generic[Asked, Answer]):
 
     def __init__(self, work_out: Callable[[Sequence[Asked]], Sequence[Answer | Exception]]) -> None:
         """Take a function as `Coalescer` does; it must not block."""
+        super().__init__()
         self._work_out = work_out
-        self._waiting: list[tuple[Asked, asyncio.Future[Answer]]] = []
 
-    async def ask(self, asked: Asked) -> Answer:
-        """Return the answer to one request. Cancelling it does not affect the others."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Answer] = loop.create_future()
-        self._waiting.append((asked, future))
+    def _came(self, loop: asyncio.AbstractEventLoop) -> None:
         if len(self._waiting) == 1:
             loop.call_soon(self._answer)
-        return await future
 
     def _answer(self) -> None:
         batch, self._waiting = self._waiting, []
-        answers: Sequence[Answer | Exception]
         try:
-            answers = self._work_out([asked for asked, _ in batch])
+            _give(batch, self._work_out([asked for asked, _ in batch]))
         except Exception as error:  # noqa: BLE001 - raised to the callers
-            answers = [error] * len(batch)
-        _give(batch, answers)
+            _give(batch, [error] * len(batch))
 
 
 def _give(batch: Sequence[tuple[Asked, "asyncio.Future[Answer]"]], answers: Sequence[Answer | Exception]) -> None:

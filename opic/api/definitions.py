@@ -16,7 +16,7 @@ from starlette.responses import Response
 from opic.api import bodies, queries
 from opic.api.problems import Json, Problem
 from opic.model.classes import ClassesChange, check_change, check_classes
-from opic.service.service import Backend
+from opic.service.backend import Backend
 
 _TAG: Final = re.compile(r'(?:W/)?"([0-9a-f]{1,64})"')
 

@@ -37,7 +37,7 @@ _cut_fast = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _outline = msgspec.json.Decoder(msgspec.Raw).decode
 # A complete string, a run of brackets, a comma, or the quote of an unterminated string.
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]++|[\]}]++|[",]', re.DOTALL)
-_LINE = re.compile(rb"\S[^\n]*")
+_LINE = re.compile(rb"\S[^\n]*")  # One that is not blank.
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ def take(body: bytes, form: str, *, now_us: int, limits: EventLimits) -> Intake:
     if form == MSGPACK[0]:
         return _take_packed(body, now_us, limits)
     if form == LINES[0]:
-        return _take_each(_cut_lines(body), now_us, limits)
+        return _take_each((line[0] for line in _LINE.finditer(body)), now_us, limits)
     if body.lstrip()[:1] == b"[":
         return _take_each(cut_array(body), now_us, limits)
     try:
@@ -166,11 +166,6 @@ def cut_array_slowly(body: bytes) -> Iterator[bytes]:
                     raise Problem("not-json", "the body is not JSON: a comma before the end of the array")
                 return
     raise Problem("not-json", "the body is not JSON: the array never ends")
-
-
-def _cut_lines(body: bytes) -> Iterator[bytes]:
-    """Yield the lines that are not blank."""
-    return (line[0] for line in _LINE.finditer(body))
 
 
 def _take_each(elements: Iterable[bytes], now_us: int, limits: EventLimits, form: str = JSON) -> Intake:

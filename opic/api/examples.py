@@ -10,9 +10,7 @@ _lease = "0-1-1764000300000000"
 _trusted: Example = {"name": "trusted", "weight": 5.0, "hosts": ["a.example"]}
 _calendar: Example = {"effect": "deny", "host": "a.example", "path": "/calendar/*?month="}
 _facts: Example = {"outside_fetched": 40, "method": "combined", "service_coverage": 0.5, "as_of": NOW}
-_changes: Example = {
-    "changes": [{"outside_fetched": 20, "change": 0.12}, {"outside_fetched": 40, "change": 0.03}],
-}
+_changes: Example = {"changes": [{"outside_fetched": 20, "change": 0.12}, {"outside_fetched": 40, "change": 0.03}]}
 _later: Example = {"expires_at": 1_766_592_000.0}
 
 PATHS: Final = {"domain": "a.example"}  # Parameters of paths.
@@ -37,12 +35,10 @@ _page: Example = {
     **{**_read, **_estimated, "error_bound": 0.31, "teleport": "uniform"},
 }
 _shown: Example = {"url": B, "cash": 2_097_152, "importance": 0.25, "fetched_before": False}
-_next: Example = {
-    **{**_shown, "lease": _lease, "lease_until": 1_764_000_300.0, "depth": 1, "meta": {"job": "news"}},
-}
+_next: Example = {**{**_shown, "lease": _lease, "lease_until": 1_764_000_300.0, "depth": 1, "meta": {"job": "news"}}}
 _held: Example = {"leased": 1, "host_delay": 2, "revisit": 40, "retry": 0, "not_before": 0, "denied": 3, "given_up": 1}
 _books: Example = {
-    **{"minted": 1 << 62, "pages": 8_388_608, "virtual": (1 << 62) - 8_388_608, "in_flight": 0, "conserved": True},
+    **{"minted": 1 << 62, "pages": 8_388_608, "virtual": (1 << 62) - 8_388_608, "in_flight": 0, "conserved": True}
 }
 _bad_url = "url '/about' is not an absolute http(s) URL"
 _classes: Example = {
@@ -96,10 +92,7 @@ ANSWERS: Final[dict[str, Example]] = {
     "OneImportance": {**_page, "as_of": NOW},
     "Importances": {"pages": [_page, {"url": B, "importance": None}], "as_of": NOW},
     "History": {"url": A, "measures": _measures, "as_of": NOW},
-    "Top": {
-        "pages": [{"url": A, "importance": 0.25, "rank": 1, "cash": 524_288, **_estimated}],
-        "as_of": NOW,
-    },
+    "Top": {"pages": [{"url": A, "importance": 0.25, "rank": 1, "cash": 524_288, **_estimated}], "as_of": NOW},
     "Hosts": {"hosts": [{"host": "a.example", "importance": 0.4, "pages": 12, "read_pages": 3}], "as_of": NOW},
     "SiteDomains": {
         "domains": [{"domain": "a.example", "importance": 0.5, "pages": 20, "read_pages": 7, "hosts": 2}],

@@ -12,7 +12,7 @@ from opic.model.cash import CLASS_BITS, CLASSES_MAX, Flag
 from opic.model.classes import OTHERS
 from opic.query.snapshots import Int64s, Snapshot
 from opic.replica import Crawl
-from opic.service.service import Backend
+from opic.service.backend import Backend
 
 # Each known page has one kind. Pages of the kinds before "leased" could be handed out, apart from host delays.
 KINDS: Final = (

@@ -13,7 +13,7 @@ from starlette.types import Message
 from opic.api.calls import Calls
 from opic.api.definitions import Definitions
 from opic.api.router import Handler, handler_of
-from opic.service.service import Backend
+from opic.service.backend import Backend
 
 
 class InProcess:

@@ -11,11 +11,13 @@ and all other metrics are still reported.
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily as Count
+from prometheus_client.core import GaugeMetricFamily as Gauge
+from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -31,7 +33,7 @@ from opic.model.cash import MILLION, ROUND_BITS
 from opic.model.events import Outcome
 from opic.replica.crawl import ReplicaStanding
 from opic.replica.stored_links import LIST_FIELDS, LinkList
-from opic.service.service import Backend
+from opic.service.backend import Backend
 from opic.store.connection import store_errors
 from opic.store.library import primaries
 from opic.store.shard import books_of, check_known
@@ -143,25 +145,24 @@ class _Collector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics available; for a backend that is down, only that it is down."""
-        build = GaugeMetricFamily("opic_build_info", "Always 1; the label has the running version.", labels=["version"])
+        build = Gauge("opic_build_info", "Always 1; the label has the running version.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
         yield from _of_replicas(self._backend.crawl.standing())
         if (lost := self._lost.lately(FIRST_SECONDS)) is not None:
-            about = "1 if the store has lost the crawl or a part of it, else 0."
-            yield _gauge("opic_store_lost", about, int(lost[0]))
+            yield Gauge("opic_store_lost", "1 if the store has lost the crawl or a part of it, else 0.", int(lost[0]))
         seen = self._store.now(STORE_SECONDS)
-        yield _gauge("opic_store_up", "1 if the store answers.", int(seen is not None))
+        yield Gauge("opic_store_up", "1 if the store answers.", int(seen is not None))
         if self._backend.settings.kafka_bootstrap is not None:
             ends = seen.ends if seen is not None else self._kafka.now(KAFKA_SECONDS)
-            yield _gauge("opic_kafka_up", "1 if Kafka answers.", int(ends is not None))
+            yield Gauge("opic_kafka_up", "1 if Kafka answers.", int(ends is not None))
             if (missing := self._missing.lately(FIRST_SECONDS)) is not None:
                 about = "Accepted events that Kafka's retention deleted before they took effect."
-                yield _gauge("opic_kafka_missing_events", about, sum(missing[0].values()))
+                yield Gauge("opic_kafka_missing_events", about, sum(missing[0].values()))
         if seen is None:
             return
         yield from _of_books(seen.books)
-        yield CounterMetricFamily("opic_rounds", "The clock in rounds.", self._rounds(seen.books) / (1 << ROUND_BITS))
+        yield Count("opic_rounds", "The clock in rounds.", self._rounds(seen.books) / (1 << ROUND_BITS))
         yield from _of_links(seen.links)
         yield from _of_cash(self._backend, seen)
         yield from _of_work(seen)
@@ -170,13 +171,11 @@ class _Collector(Collector):
         yield from _of_coverage(self._backend)
         yield from _of_exact(self._backend)
         about = "Time of the last backup, in Unix seconds; 0 if there is none."
-        yield _gauge("opic_backup_timestamp_seconds", about, seen.backup_at)
+        yield Gauge("opic_backup_timestamp_seconds", about, seen.backup_at)
         if (audited := self._audit.lately(FIRST_SECONDS)) is not None:
             conserved, age = audited
-            yield _gauge(
-                "opic_cash_conserved", "1 if the last audit accounted for every grain, else 0.", int(conserved)
-            )
-            yield _gauge("opic_audit_age_seconds", "Time since the last audit began.", age)
+            yield Gauge("opic_cash_conserved", "1 if the last audit accounted for every grain, else 0.", int(conserved))
+            yield Gauge("opic_audit_age_seconds", "Time since the last audit began.", age)
 
     def _ends(self) -> Positions:
         return self._backend.log.ends()
@@ -211,32 +210,32 @@ def _of_coverage(backend: Backend) -> Iterator[Metric]:
     if view is None or (age := max(time.time() - view.as_of, 0.0)) > COVERAGE_SECONDS:
         return
     about = "Share of personalized PageRank that the fetched pages are guaranteed to hold, when last asked for."
-    yield _gauge("opic_coverage", about, view.flow.coverage)
-    yield _gauge("opic_coverage_age_seconds", "Age of opic_coverage.", age)
+    yield Gauge("opic_coverage", about, view.flow.coverage)
+    yield Gauge("opic_coverage_age_seconds", "Age of opic_coverage.", age)
 
 
 def _of_exact(backend: Backend) -> Iterator[Metric]:
     links = backend.links
     about = "Memory that kept links and exact importance take in this endpoint, about."
-    yield _gauge("opic_links_bytes", about, links.bytes_held if links.loads else 0)
-    yield _gauge("opic_links_limit_bytes", "OPIC_MAX_LINKS_BYTES of this endpoint.", links.bytes_max)
+    yield Gauge("opic_links_bytes", about, links.bytes_held if links.loads else 0)
+    yield Gauge("opic_links_limit_bytes", "OPIC_MAX_LINKS_BYTES of this endpoint.", links.bytes_max)
     about = "Whether the kept links are too large for this endpoint, which then answers from cash."
-    yield _gauge("opic_links_too_large", about, bool(links.too_large))
+    yield Gauge("opic_links_too_large", about, bool(links.too_large))
     standing = backend.exact.standing
     if standing is None:
         return
     about = "Upper bound on the L1 distance of the exact importance from PageRank of the known graph."
-    yield _gauge("opic_exact_bound", about, standing.bound)
+    yield Gauge("opic_exact_bound", about, standing.bound)
     about = "Visits of read pages that exact importance has not moved on yet, as a share of all."
-    yield _gauge("opic_exact_residual", about, standing.residual)
-    yield _gauge(
+    yield Gauge("opic_exact_residual", about, standing.residual)
+    yield Gauge(
         "opic_exact_settle_seconds", "Duration of the last settling of exact importance.", standing.settle_seconds
     )
-    yield _gauge("opic_exact_age_seconds", "Age of the state that exact importance shows.", standing.age_seconds)
+    yield Gauge("opic_exact_age_seconds", "Age of the state that exact importance shows.", standing.age_seconds)
     about = (
         "How far the residual of exact importance was from its definition at the last check, as a share of all visits."
     )
-    yield _gauge("opic_exact_drift", about, standing.drift)
+    yield Gauge("opic_exact_drift", about, standing.drift)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,11 +268,7 @@ class _Seen:
         counts = [
             ["ZCOUNT", name, f"({least:.6f}", "+inf"]
             for shard in crawl.shards
-            for name, least in (
-                (shard.keys.leases, now * MILLION),
-                (shard.keys.waits, now),
-                (shard.keys.hosts, now),
-            )
+            for name, least in ((shard.keys.leases, now * MILLION), (shard.keys.waits, now), (shard.keys.hosts, now))
         ]
         first = crawl.shards[0].keys
         last = [["ZCOUNT", first.call_ends, f"({now * MILLION:.0f}", "+inf"], ["HGET", first.meta, "backup_at"]]
@@ -304,7 +299,7 @@ class _Seen:
 
 
 def _of_books(books: Books) -> Iterator[Metric]:
-    events = CounterMetricFamily("opic_events", "Crawl events that took effect.", labels=["outcome"])
+    events = Count("opic_events", "Crawl events that took effect.", labels=["outcome"])
     for outcome, name in OUTCOMES.items():
         events.add_metric([outcome.value], getattr(books, name))
     yield events
@@ -316,35 +311,35 @@ def _of_books(books: Books) -> Iterator[Metric]:
         ("opic_forgotten", "Pages forgotten on request.", books.forgotten),
         ("opic_clock_grains", "The clock: total grains spent by reads.", books.clock),
     ):
-        yield CounterMetricFamily(name, about, value)
-    yield _gauge("opic_known_pages", "Known pages that are not gone.", books.live)
-    yield _gauge("opic_read_pages", "Known pages that were read since they became known or came back.", books.open)
-    yield _gauge("opic_gone_pages", "Pages that are gone (404 or 410).", books.gone)
+        yield Count(name, about, value)
+    yield Gauge("opic_known_pages", "Known pages that are not gone.", books.live)
+    yield Gauge("opic_read_pages", "Known pages that were read since they became known or came back.", books.open)
+    yield Gauge("opic_gone_pages", "Pages that are gone (404 or 410).", books.gone)
 
 
 def _of_links(links: Sequence[LinkList]) -> Iterator[Metric]:
     about = "Bytes of the segments of kept links in the store; the newest links are in the journal."
-    yield _gauge("opic_kept_link_bytes", about, sum(one.size for one in links))
-    yield _gauge("opic_kept_link_segments", "Segments of kept links.", sum(len(one.live) for one in links))
+    yield Gauge("opic_kept_link_bytes", about, sum(one.size for one in links))
+    yield Gauge("opic_kept_link_segments", "Segments of kept links.", sum(len(one.live) for one in links))
     about = "Merges of segments of kept links: each took over from several what still counted."
-    yield CounterMetricFamily("opic_kept_link_merges", about, sum(one.merges for one in links))
+    yield Count("opic_kept_link_merges", about, sum(one.merges for one in links))
 
 
 def _of_cash(backend: Backend, seen: _Seen) -> Iterator[Metric]:
     books, rules = seen.books, backend.crawl.rules
     pages = rules.minted - books.pool - books.net
-    yield _gauge("opic_shards", "Shards of the crawl.", len(seen.parts))
-    yield _gauge("opic_virtual_pool_grains", "Cash of the virtual page.", books.pool)
+    yield Gauge("opic_shards", "Shards of the crawl.", len(seen.parts))
+    yield Gauge("opic_virtual_pool_grains", "Cash of the virtual page.", books.pool)
     if not rules.continuous:
         about = "Cash that the virtual page can still grant, as a share of all cash minted."
-        yield _gauge("opic_virtual_pool_ratio", about, books.pool / rules.minted)
+        yield Gauge("opic_virtual_pool_ratio", about, books.pool / rules.minted)
     if (left := books.sweeps_left(rules)) is not None:
         about = (
             "How many more times all read pages can be read before the pool is empty or the clock reaches its limit."
         )
-        yield _gauge("opic_sweeps_left", about, left)
-    yield _gauge("opic_in_flight_grains", "Cash in transit between shards.", books.net)
-    cash = GaugeMetricFamily("opic_page_cash_grains", "Cash that pages hold and have not spent.", labels=["pages"])
+        yield Gauge("opic_sweeps_left", about, left)
+    yield Gauge("opic_in_flight_grains", "Cash in transit between shards.", books.net)
+    cash = Gauge("opic_page_cash_grains", "Cash that pages hold and have not spent.", labels=["pages"])
     # Gone pages have no cash under the continuous payout; under grants their cash may be negative.
     for name, grains in (
         ("read", books.open_cash),
@@ -354,37 +349,35 @@ def _of_cash(backend: Backend, seen: _Seen) -> Iterator[Metric]:
         cash.add_metric([name], grains)
     yield cash
     about = "Cash on pages divided by the clock: the paper's measure of convergence. It is not a bound on the error."
-    yield _gauge("opic_error_factor", about, max(pages - books.v_gone, 0) / max(books.clock, 1))
+    yield Gauge("opic_error_factor", about, max(pages - books.v_gone, 0) / max(books.clock, 1))
     if seen.error_bound is not None:
         about = "Upper bound on the L1 distance of all estimates from exact PageRank of the known graph; 2 if unknown."
-        yield _gauge("opic_error_bound", about, seen.error_bound)
-    yield _gauge("opic_outbox_entries", "Transfers sent by shards and not yet applied by their targets.", seen.outbox)
+        yield Gauge("opic_error_bound", about, seen.error_bound)
+    yield Gauge("opic_outbox_entries", "Transfers sent by shards and not yet applied by their targets.", seen.outbox)
 
 
 def _of_work(seen: _Seen) -> Iterator[Metric]:
     if seen.ends is not None:
-        yield _gauge("opic_lag_events", "Accepted events that have not taken effect yet.", seen.lag)
+        yield Gauge("opic_lag_events", "Accepted events that have not taken effect yet.", seen.lag)
         age = max(time.time() - seen.books.time_us / MILLION, 0.0) if seen.lag else 0.0
-        yield _gauge("opic_lag_seconds", "Age of the event that took effect last; 0 if no events are waiting.", age)
+        yield Gauge("opic_lag_seconds", "Age of the event that took effect last; 0 if no events are waiting.", age)
     tallied = seen.tallied
     about = "Duration of a step, a batch of up to 8,000 links, from the previous step's answer to its own."
     yield HistogramMetricFamily("opic_step_seconds", about, buckets=tallied.seconds, sum_value=tallied.seconds_sum)
     about = "Number of events in a step."
     yield HistogramMetricFamily("opic_step_events", about, buckets=tallied.events, sum_value=tallied.events_sum)
-    about = "Round trips to the store made by steps."
-    yield CounterMetricFamily("opic_step_round_trips", about, tallied.round_trips)
+    yield Count("opic_step_round_trips", "Round trips to the store made by steps.", tallied.round_trips)
     about = "Links looked up, by whether they were in the worker's cache."
-    lookups = CounterMetricFamily("opic_link_lookups", about, labels=["cache"])
+    lookups = Count("opic_link_lookups", about, labels=["cache"])
     lookups.add_metric(["hit"], tallied.cached)
     lookups.add_metric(["miss"], tallied.links - tallied.cached)
     yield lookups
     yield from _of_limits(seen)
-    about = "Links of events over OPIC_MAX_LINKS, left out."
-    yield CounterMetricFamily("opic_links_left_out", about, tallied.links_left_out)
+    yield Count("opic_links_left_out", "Links of events over OPIC_MAX_LINKS, left out.", tallied.links_left_out)
     about = "Links to further pages of hosts with OPIC_MAX_PAGES_PER_HOST known pages; they pay the virtual page."
-    yield CounterMetricFamily("opic_links_refused", about, tallied.links_refused)
+    yield Count("opic_links_refused", about, tallied.links_refused)
     about = "Fields of events that are unknown and were ignored, by the known name that is nearest."
-    unknown = CounterMetricFamily("opic_unknown_fields", about, labels=["nearest"])
+    unknown = Count("opic_unknown_fields", about, labels=["nearest"])
     for name, fields in tallied.unknown.items():
         unknown.add_metric([name], fields)
     yield unknown
@@ -392,85 +385,69 @@ def _of_work(seen: _Seen) -> Iterator[Metric]:
 
 def _of_limits(seen: _Seen) -> Iterator[Metric]:
     tallied = seen.tallied
-    yield _gauge("opic_idempotency_keys", "Idempotency-Keys of the last 24 hours that are remembered.", seen.keys)
-    about = "How many Idempotency-Keys OPIC_MAX_KEYS_BYTES allows."
-    yield _gauge("opic_idempotency_keys_limit", about, seen.keys_max)
+    yield Gauge("opic_idempotency_keys", "Idempotency-Keys of the last 24 hours that are remembered.", seen.keys)
+    yield Gauge("opic_idempotency_keys_limit", "How many Idempotency-Keys OPIC_MAX_KEYS_BYTES allows.", seen.keys_max)
     about = "Dead letters dropped unread, because the store keeps no more than OPIC_MAX_DEAD_LETTER_BYTES."
-    yield CounterMetricFamily("opic_dead_letters_dropped", about, tallied.letters_dropped)
-    yield _gauge("opic_page_meta_bytes", "Memory reckoned for the metadata of pages.", tallied.meta_bytes)
-    yield _gauge("opic_page_meta_limit_bytes", "OPIC_MAX_META_BYTES.", seen.meta_bytes_max)
+    yield Count("opic_dead_letters_dropped", about, tallied.letters_dropped)
+    yield Gauge("opic_page_meta_bytes", "Memory reckoned for the metadata of pages.", tallied.meta_bytes)
+    yield Gauge("opic_page_meta_limit_bytes", "OPIC_MAX_META_BYTES.", seen.meta_bytes_max)
     about = "Metadata of events that was dropped, because OPIC_MAX_META_BYTES is reached."
-    yield CounterMetricFamily("opic_page_meta_dropped", about, tallied.metas_dropped)
+    yield Count("opic_page_meta_dropped", about, tallied.metas_dropped)
 
 
 def _of_frontier(seen: _Seen, census: tuple[Census, float] | None) -> Iterator[Metric]:
-    yield _gauge("opic_leases", "Pages leased to crawlers.", seen.leases)
-    yield _gauge("opic_page_waits", "Pages in back-off after a failed fetch or an expired lease.", seen.page_waits)
-    yield _gauge("opic_host_waits", "Hosts whose delay between two pages has not passed.", seen.host_waits)
+    yield Gauge("opic_leases", "Pages leased to crawlers.", seen.leases)
+    yield Gauge("opic_page_waits", "Pages in back-off after a failed fetch or an expired lease.", seen.page_waits)
+    yield Gauge("opic_host_waits", "Hosts whose delay between two pages has not passed.", seen.host_waits)
     if census is None:
         return
     counted, age = census
-    pages = GaugeMetricFamily("opic_frontier_pages", "All pages, by class and kind.", labels=["class", "kind"])
+    pages = Gauge("opic_frontier_pages", "All pages, by class and kind.", labels=["class", "kind"])
     for labels, number in counted.pages.items():
         pages.add_metric(list(labels), number)
     yield pages
-    yield _gauge("opic_frontier_age_seconds", "Time since opic_frontier_pages was counted.", age)
+    yield Gauge("opic_frontier_age_seconds", "Time since opic_frontier_pages was counted.", age)
     about = "Age, at the time of that count, of the state behind answers over all pages."
-    yield _gauge("opic_estimate_age_seconds", about, counted.age_seconds)
+    yield Gauge("opic_estimate_age_seconds", about, counted.age_seconds)
+
+
+def _of_each(
+    label: str, rows: Sequence[Mapping[str, Any]], metrics: Sequence[tuple[type[Count | Gauge], str, str, str]]
+) -> Iterator[Metric]:
+    """Yield metrics of several things, labelled by index: of each the kind, name, help, and the name of its value."""
+    for kind, name, about, value in metrics:
+        family = kind(name, about, labels=[label])
+        for at, row in enumerate(rows):
+            family.add_metric([str(at)], float(row.get(value, 0)))
+        yield family
 
 
 def _of_replicas(standing: list[ReplicaStanding]) -> Iterator[Metric]:
     """Yield how far this endpoint follows the shards, even while the store is down."""
-    for kind, name, about, values in (
-        (GaugeMetricFamily, "opic_replica_lsn", "Last record of the shard's journal applied by this endpoint.", "lsn"),
-        (
-            GaugeMetricFamily,
-            "opic_replica_age_seconds",
-            "Time since this endpoint last compared its replica with the head of the journal.",
-            "age_seconds",
-        ),
-        (
-            GaugeMetricFamily,
-            "opic_replica_pages",
-            "Pages in this endpoint's replica of the shard, including gone ones.",
-            "pages",
-        ),
-        (
-            CounterMetricFamily,
-            "opic_replica_loads",
-            "Times that this endpoint loaded the shard from its checkpoint.",
-            "loads",
-        ),
-    ):
-        family = kind(name, about, labels=["shard"])
-        for shard, replica in enumerate(standing):
-            family.add_metric([str(shard)], float(getattr(replica, values)))
-        yield family
+    compared = "Time since this endpoint last compared its replica with the head of the journal."
+    pages = "Pages in this endpoint's replica of the shard, including gone ones."
+    loads = "Times that this endpoint loaded the shard from its checkpoint."
+    yield from _of_each("shard", [asdict(replica) for replica in standing], (
+        (Gauge, "opic_replica_lsn", "Last record of the shard's journal applied by this endpoint.", "lsn"),
+        (Gauge, "opic_replica_age_seconds", compared, "age_seconds"),
+        (Gauge, "opic_replica_pages", pages, "pages"),
+        (Count, "opic_replica_loads", loads, "loads"),
+    ))  # fmt: skip
 
 
 def _of_servers(servers: list[Mapping[str, Any]]) -> Iterator[Metric]:
     """Yield the metrics of the store's servers, labelled by index, because an address may be arbitrary."""
-    yield _gauge("opic_store_servers", "Primary servers of the store.", len(servers))
-    for kind, name, about, entry in (
-        (GaugeMetricFamily, "opic_store_memory_bytes", "Memory used by a server of the store.", "used_memory"),
-        (GaugeMetricFamily, "opic_store_memory_limit_bytes", "maxmemory of the server; 0 means no limit.", "maxmemory"),
-        (
-            GaugeMetricFamily,
-            "opic_store_file_bytes",
-            "Size of the server's append-only file; 0 if it has none.",
-            "aof_current_size",
-        ),
-        (GaugeMetricFamily, "opic_store_replicas", "Replicas connected to the server.", "connected_slaves"),
-        (CounterMetricFamily, "opic_store_commands", "Commands processed by the server.", "total_commands_processed"),
-    ):
-        family = kind(name, about, labels=["server"])
-        for place, info in enumerate(servers):
-            family.add_metric([str(place)], float(info.get(entry, 0)))
-        yield family
-    cpu = CounterMetricFamily("opic_store_cpu_seconds", "CPU time used by the server.", labels=["server"])
-    for place, info in enumerate(servers):
-        cpu.add_metric([str(place)], float(info["used_cpu_sys"]) + float(info["used_cpu_user"]))
-    yield cpu
+    yield Gauge("opic_store_servers", "Primary servers of the store.", len(servers))
+    file = "Size of the server's append-only file; 0 if it has none."
+    used = [{**info, "cpu": float(info["used_cpu_sys"]) + float(info["used_cpu_user"])} for info in servers]
+    yield from _of_each("server", used, (
+        (Gauge, "opic_store_memory_bytes", "Memory used by a server of the store.", "used_memory"),
+        (Gauge, "opic_store_memory_limit_bytes", "maxmemory of the server; 0 means no limit.", "maxmemory"),
+        (Gauge, "opic_store_file_bytes", file, "aof_current_size"),
+        (Gauge, "opic_store_replicas", "Replicas connected to the server.", "connected_slaves"),
+        (Count, "opic_store_commands", "Commands processed by the server.", "total_commands_processed"),
+        (Count, "opic_store_cpu_seconds", "CPU time used by the server.", "cpu"),
+    ))  # fmt: skip
 
 
 def _servers(client: Any) -> list[Mapping[str, Any]]:
@@ -481,7 +458,3 @@ def _servers(client: Any) -> list[Mapping[str, Any]]:
 def _address(client: Any) -> str:
     options = client.connection_pool.connection_kwargs
     return f"{options.get('host', options.get('path'))}:{options.get('port')}"
-
-
-def _gauge(name: str, about: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, about, value)

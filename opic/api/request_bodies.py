@@ -128,7 +128,11 @@ def decoded(body: bytes, coding: str, bytes_max: int) -> bytes:
     parts, size, rest = [], 0, memoryview(body)
     try:
         while rest:  # Concatenated compressed streams decode to one text.
-            decoder = _gunzip() if coding == "gzip" else _unzstd()
+            decoder: Any = (
+                zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+                if coding == "gzip"
+                else zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX).decompressobj()
+            )
             while not decoder.eof:
                 if not rest:
                     raise Problem("not-decoded", f"the body is not {coding}: it is truncated")
@@ -142,14 +146,6 @@ def decoded(body: bytes, coding: str, bytes_max: int) -> bytes:
     except (zlib.error, zstandard.ZstdError) as error:
         raise Problem("not-decoded", f"the body is not {coding}: {error}") from None
     return b"".join(parts)
-
-
-def _gunzip() -> Any:
-    return zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-
-
-def _unzstd() -> Any:
-    return zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX).decompressobj()
 
 
 def read_asked(body: bytes, kind: type[Asked]) -> Asked:

@@ -170,9 +170,7 @@ def make_room(connections: int) -> int:
 
 def serve(
     app: Application,
-    host: str = "127.0.0.1",
-    port: int = 8080,
-    sockets: list[socket.socket] | None = None,
+    sockets: list[socket.socket],
     limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008 - frozen
 ) -> None:
     """Serve until SIGINT or SIGTERM; return once the running requests are answered, at most GRACE_SECONDS later.
@@ -181,16 +179,9 @@ def serve(
 
     Args:
         app: the application, from `create_app`.
-        host: the address to listen on, if no sockets are given.
-        port: the port to listen on, if no sockets are given.
         sockets: from `bind`; they are closed at the end.
         limits: the limits of connections; their number is reduced if this process may not open as many files.
-
-    Raises:
-        SettingsError: see `bind`.
     """
-    if sockets is None:
-        sockets = [bind(host, port, token_set=app.secured)]
     # A full garbage collection would delay all requests by 50 ms.
     search_garbage_rarely()
     # Let worker threads yield to the event loop sooner than after the default 5 ms.

@@ -5,9 +5,9 @@ handlers of the API run here, on a store opened with the settings of the command
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from opic.cli.options import ServiceChosen, ending_in_order, open_to_feed
 from opic.errors import BadInput, BadUrl, OpicError, SettingsError, StoreError
@@ -16,7 +16,7 @@ from opic.service.service_file import Address, address_of
 
 if TYPE_CHECKING:
     from opic.client import Client
-    from opic.service.service import Backend
+    from opic.service.backend import Backend
     from opic.settings import Settings
 
 RETRY_SECONDS: Final = 5.0  # A store that is restarted is back by then; a person does not wait much longer.
@@ -34,8 +34,14 @@ class Refusal(OpicError):
         self.kind = kind
 
 
-class ApiCall(Protocol):
-    """A function that makes a call of the HTTP API."""
+class ApiCall:
+    """Makes calls of the HTTP API."""
+
+    def __init__(
+        self, make: Callable[[str, str, dict[str, object], Mapping[str, object] | None], dict[str, Any]]
+    ) -> None:
+        """Take the function that makes a call, with the parameters that are given."""
+        self._make = make
 
     def __call__(
         self,
@@ -50,6 +56,8 @@ class ApiCall(Protocol):
             BadInput: a value can't be taken.
             Refusal: the answer is another problem.
         """
+        given = {name: value for name, value in (parameters or {}).items() if value is not None}
+        return self._make(method, path, given, body)
 
 
 @contextmanager
@@ -66,6 +74,18 @@ def asking(chosen: ServiceChosen, *, feeds: bool = False) -> Iterator[ApiCall]:
     address = service_address(chosen, settings)
     with ending_in_order():
         yield from _of_service(address, settings) if address is not None else _of_store(settings, feeds)
+
+
+def asked(
+    chosen: ServiceChosen,
+    method: str,
+    path: str,
+    parameters: Mapping[str, object] | None = None,
+    body: Mapping[str, object] | None = None,
+) -> dict[str, Any]:
+    """Make a single call, as `asking`; it changes nothing."""
+    with asking(chosen) as ask:
+        return ask(method, path, parameters, body)
 
 
 def service_address(chosen: ServiceChosen, settings: "Settings") -> Address | None:
@@ -116,21 +136,16 @@ def _of_service(address: Address, settings: "Settings") -> Iterator[ApiCall]:
     token = settings.api_token.get_secret_value() if settings.api_token is not None else None
     with _client(address, token=token, retry_seconds=RETRY_SECONDS) as client:
 
-        def ask(
-            method: str,
-            path: str,
-            parameters: Mapping[str, object] | None = None,
-            body: Mapping[str, object] | None = None,
-        ) -> dict[str, Any]:
+        def make(method: str, path: str, given: Mapping[str, object], body: Mapping[str, object] | None) -> Any:
             try:
-                return client.call(method, path, parameters=_given(parameters), body=body)
+                return client.call(method, path, parameters=given, body=body)
             except CallFailed as error:
                 if error.status == UNAUTHORIZED:
                     wrong = "is not the one of" if token else "is not set here, and it is wanted by"
                     raise SettingsError(f"OPIC_API_TOKEN {wrong} the service at {address.url}") from error
                 raise _refusal(error.type.rpartition(":")[2], error.detail or str(error)) from error
 
-        yield ask
+        yield ApiCall(make)
 
 
 def _of_store(settings: "Settings", feeds: bool) -> Iterator[ApiCall]:
@@ -145,18 +160,13 @@ def _of_store(settings: "Settings", feeds: bool) -> Iterator[ApiCall]:
             backend = _opened(settings, stack)
         answer = InProcess(backend)
 
-        def ask(
-            method: str,
-            path: str,
-            parameters: Mapping[str, object] | None = None,
-            body: Mapping[str, object] | None = None,
-        ) -> dict[str, Any]:
+        def make(method: str, path: str, given: Mapping[str, object], body: Mapping[str, object] | None) -> Any:
             try:
-                return answer(method, path, _given(parameters), body)
+                return answer(method, path, given, body)
             except Problem as problem:
                 raise _refusal(problem.kind, problem.detail) from problem
 
-        yield ask
+        yield ApiCall(make)
 
 
 def _opened(settings: "Settings", stack: ExitStack) -> "Backend":
@@ -177,7 +187,3 @@ def _refusal(kind: str, detail: str) -> OpicError:
     detail = detail.removeprefix("query.")  # The place of a parameter, which here is an option.
     bad = BAD_VALUES.get(kind)
     return Refusal(kind, detail) if bad is None else bad(detail)
-
-
-def _given(parameters: Mapping[str, object] | None) -> dict[str, object]:
-    return {name: value for name, value in (parameters or {}).items() if value is not None}

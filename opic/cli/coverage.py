@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from opic.cli.calls import asking
-from opic.cli.options import FOUND_A_PROBLEM, AsJson, Plot, ServiceChosen, choosing
+from opic.cli.options import FOUND_A_PROBLEM, Plot, ServiceChosen, choosing
 from opic.cli.output import print_answer
 from opic.cli.pictures import Panel, write_plot
 
@@ -25,7 +25,6 @@ def coverage(
     ] = 0.0,
     plot: Plot = None,
     chosen: ServiceChosen,
-    as_json: AsJson = False,
 ) -> None:
     """Print what share of personalized PageRank the fetched pages are guaranteed to hold, and what is missing.
 
@@ -35,7 +34,7 @@ def coverage(
         answer = ask("GET", "/v1/coverage", {"target": target, "delta": delta})
         if plot is not None:
             _draw(plot, answer, lambda at: ask("GET", "/v1/coverage", {"target": at, "delta": delta}))
-    print_answer(answer if as_json else {**answer, "missing": _missing(answer)}, as_json)
+    print_answer(answer if chosen.as_json else {**answer, "missing": _missing(answer)}, chosen.as_json)
     if answer["coverage"] < target:
         raise typer.Exit(FOUND_A_PROBLEM)
 

@@ -1,27 +1,17 @@
 """The command that exports a crawl."""
 
-import logging
-from contextlib import ExitStack
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 
-from opic.cli.options import Chosen, ResultAsJson, choosing, ending_in_order
+from opic.cli.options import ResultChosen, choosing, opened
 from opic.cli.output import print_answer, showing_progress
-from opic.logs import log_to_stderr
 
 PROGRESS_LINE_SECONDS: Final = 5.0
 
 
-class ExportFormat(StrEnum):
-    """What `export` writes."""
-
-    PARQUET = "parquet"
-    CSV = "csv"
-    JSONL = "jsonl"
-    CC_RANKS = "cc-ranks"
+ExportFormat = Literal["parquet", "csv", "jsonl", "cc-ranks"]  # What `export` writes.
 
 
 @choosing
@@ -32,8 +22,7 @@ def export(
     links: Annotated[
         bool, typer.Option("--links", help="Also write the links between the pages, to FILE with .links in its name.")
     ] = False,
-    chosen: Chosen,
-    as_json: ResultAsJson = False,
+    chosen: ResultChosen,
 ) -> None:
     """Write all pages with their importance to a file, as of one moment; events may go on.
 
@@ -42,12 +31,9 @@ def export(
     """
     from opic.ops.export import export as run
     from opic.ops.export import format_of
-    from opic.service.service import open_backend
 
-    kind = format.value if format else format_of(file)
-    settings = chosen.settings()
-    log_to_stderr(logging.WARNING)
-    with ending_in_order(), ExitStack() as stack, showing_progress(PROGRESS_LINE_SECONDS) as show:
-        query, failures = open_backend(settings, stack).query, settings.max_failures
-        answer = run(query, file, kind, links=links, max_failures=failures, on_progress=show)
-    print_answer(answer, as_json)
+    kind = format if format else format_of(file)
+    with opened(chosen) as backend, showing_progress(PROGRESS_LINE_SECONDS) as show:
+        failures = backend.settings.max_failures
+        answer = run(backend.query, file, kind, links=links, max_failures=failures, on_progress=show)
+    print_answer(answer, chosen.as_json)

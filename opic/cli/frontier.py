@@ -1,37 +1,16 @@
 """Commands of a crawl: the next pages, leases."""
 
 import sys
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from opic.cli.calls import asking
-from opic.cli.options import AsJson, Domain, ServiceChosen, choosing
+from opic.cli.calls import asked
+from opic.cli.options import Domain, ServiceChosen, choosing
 from opic.cli.output import print_answer, print_list
 
-
-class Mode(StrEnum):
-    """Which pages may be offered."""
-
-    ANY = "any"
-    DISCOVER = "discover"
-    REFRESH = "refresh"
-    COVERAGE = "coverage"
-
-
-class NextPolicy(StrEnum):
-    """The recrawl policies, and the expansion policies."""
-
-    U = "U"
-    OR = "OR"
-    YR = "YR"
-    YRU = "YRU"
-    LDU = "LDU"
-    GAI = "GAI"
-    AI = "AI"
-
-
+Mode = Literal["any", "discover", "refresh", "coverage"]  # Which pages may be offered.
+NextPolicy = Literal["U", "OR", "YR", "YRU", "LDU", "GAI", "AI"]  # The recrawl policies, and the expansion policies.
 Offered = Annotated[
     Mode,
     typer.Option(
@@ -42,8 +21,7 @@ Offered = Annotated[
 
 
 LeaseSeconds = Annotated[
-    float | None,
-    typer.Option(min=0.001, max=86_400, help="Duration of the leases; default 300. [OPIC_LEASE_SECONDS]"),
+    float | None, typer.Option(min=0.001, max=86_400, help="Duration of the leases; default 300. [OPIC_LEASE_SECONDS]")
 ]
 
 
@@ -55,10 +33,9 @@ def next_pages(
     lease_seconds: LeaseSeconds = None,
     busy_host: Annotated[list[str] | None, typer.Option(help="A host to skip; may be repeated.")] = None,
     domain: Annotated[
-        list[str] | None,
-        typer.Option(help="Only pages of this host or domain, including subdomains; may be repeated."),
+        list[str] | None, typer.Option(help="Only pages of this host or domain, including subdomains; may be repeated.")
     ] = None,
-    mode: Offered = Mode.ANY,
+    mode: Offered = "any",
     policy: Annotated[
         NextPolicy | None,
         typer.Option(
@@ -72,25 +49,23 @@ def next_pages(
         int | None, typer.Option(min=0, help="Only pages whose depth, in links from a seed, is known and at most this.")
     ] = None,
     chosen: ServiceChosen,
-    as_json: AsJson = False,
 ) -> None:
     """Print the next pages to crawl, and lease them.
 
     This takes leases as a crawler does: no other crawler gets the printed pages until an event for the page
     arrives or the lease expires, and their hosts are delayed for OPIC_HOST_DELAY_SECONDS.
     """
-    wishes: dict[str, object] = {
+    wishes = {
         "lease_seconds": lease_seconds,
         "busy_hosts": busy_host,
         "domains": domain,
         "max_depth": max_depth,
+        "policy": policy,
     }
-    wishes["policy"] = policy.value if policy else None
     given = {name: value for name, value in wishes.items() if value is not None}
-    with asking(chosen) as ask:
-        answer = ask("POST", "/v1/next", body={"n": n, "crawler": crawler, "mode": mode.value, **given})
-    print_list(("cash", "importance", "lease_until", "lease", "url"), answer, "pages", as_json)
-    if not answer["pages"] and not as_json:
+    answer = asked(chosen, "POST", "/v1/next", body={"n": n, "crawler": crawler, "mode": mode, **given})
+    print_list(("cash", "importance", "lease_until", "lease", "url"), answer, "pages", chosen.as_json)
+    if not answer["pages"] and not chosen.as_json:
         held = ", ".join(f"{count:,} {kind}" for kind, count in answer["waiting"].items() if count)
         then = "waiting will bring nothing" if answer["exhausted"] else f"ask again in {answer['retry_after']:g} s"
         print(f"nothing to crawl now: {then}{f' (held back: {held})' if held else ''}", file=sys.stderr)
@@ -98,15 +73,11 @@ def next_pages(
 
 @choosing
 def release(
-    leases: Annotated[list[str], typer.Argument(metavar="LEASE", show_default=False)],
-    *,
-    chosen: ServiceChosen,
-    as_json: AsJson = False,
+    leases: Annotated[list[str], typer.Argument(metavar="LEASE", show_default=False)], *, chosen: ServiceChosen
 ) -> None:
     """Give leased pages back unread, and print how many of the leases were still active."""
-    with asking(chosen) as ask:
-        answer = ask("POST", "/v1/release", body={"leases": leases})
-    print_answer(answer, as_json)
+    answer = asked(chosen, "POST", "/v1/release", body={"leases": leases})
+    print_answer(answer, chosen.as_json)
 
 
 @choosing
@@ -115,18 +86,16 @@ def renew(
     *,
     lease_seconds: LeaseSeconds = None,
     chosen: ServiceChosen,
-    as_json: AsJson = False,
 ) -> None:
     """Let leases run for longer, from now on, and print when they end.
 
     Exit status 1 if any of them has ended; their pages may be leased to other crawlers.
     """
     body = {"leases": leases} if lease_seconds is None else {"leases": leases, "lease_seconds": lease_seconds}
-    with asking(chosen) as ask:
-        answer = ask("POST", "/v1/leases/renew", body=body)
-    print_list(("lease_until", "lease"), answer, "renewed", as_json)
+    answer = asked(chosen, "POST", "/v1/leases/renew", body=body)
+    print_list(("lease_until", "lease"), answer, "renewed", chosen.as_json)
     if answer["lost"]:
-        if not as_json:
+        if not chosen.as_json:
             print(f"{len(answer['lost']):,} of the leases have ended: {', '.join(answer['lost'])}", file=sys.stderr)
         raise typer.Exit(1)
 
@@ -136,11 +105,9 @@ def frontier(
     *,
     n: Annotated[int, typer.Option("--n", min=1, help="Number of pages.")] = 10,
     domain: Domain = None,
-    mode: Offered = Mode.ANY,
+    mode: Offered = "any",
     chosen: ServiceChosen,
-    as_json: AsJson = False,
 ) -> None:
     """Print the pages that would be handed out next, without leasing them."""
-    with asking(chosen) as ask:
-        answer = ask("GET", "/v1/frontier", {"n": n, "domain": domain, "mode": mode.value})
-    print_list(("cash", "importance", "url"), answer, "pages", as_json)
+    answer = asked(chosen, "GET", "/v1/frontier", {"n": n, "domain": domain, "mode": mode})
+    print_list(("cash", "importance", "url"), answer, "pages", chosen.as_json)

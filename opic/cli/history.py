@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from opic.cli.calls import asking
-from opic.cli.options import AsJson, Plot, ServiceChosen, choosing, event_files
+from opic.cli.calls import asked
+from opic.cli.options import Plot, ServiceChosen, choosing, event_files
 from opic.cli.output import print_json, print_list, print_rows
 from opic.cli.pages import Policy, Url, Window
 from opic.cli.pictures import Panel, write_plot
@@ -42,7 +42,6 @@ def history(
     policy: Policy = None,
     window: Window = None,
     chosen: ServiceChosen,
-    as_json: AsJson = False,
 ) -> None:
     """Print the last reads of a page, oldest first, or its importance at past times of a recorded crawl.
 
@@ -50,15 +49,14 @@ def history(
     Exit status 1 if the page was never seen.
     """
     if recorded:
-        _print_recorded(url, recorded, at, plot, policy, window, as_json)
+        _print_recorded(url, recorded, at, plot, policy, window, chosen.as_json)
         return
     if at or policy or window:
         raise BadInput("--at, --policy and --window apply to --recorded only: a store keeps the last reads of a page")
-    with asking(chosen) as ask:
-        answer = ask("GET", "/v1/history", {"url": url})
+    answer = asked(chosen, "GET", "/v1/history", {"url": url})
     if plot is not None:
         _draw(plot, str(answer["url"]), _flow(answer["measures"]), "share of the cash spent")
-    print_list(("clock", "cash", "fetched_at"), answer, "measures", as_json)
+    print_list(("clock", "cash", "fetched_at"), answer, "measures", chosen.as_json)
 
 
 def _flow(measures: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
@@ -126,7 +124,7 @@ def _timed_events(files: Sequence[Path]) -> Iterator["TimedEvent"]:
     from opic.errors import BadEvent
     from opic.model.events import decode_crawl_event, time_us
     from opic.model.past_importance import TimedEvent
-    from opic.ops.replay import format_of, lines_of, values_of
+    from opic.ops.replay import format_of, values_by_number
     from opic.settings import Settings
 
     bytes_max, now = Settings.load().max_body_bytes, int(datetime.now(UTC).timestamp() * MILLION)
@@ -134,8 +132,7 @@ def _timed_events(files: Sequence[Path]) -> Iterator["TimedEvent"]:
         kind = format_of(path)
         if kind not in ("jsonl", "msgpack"):
             raise BadInput(f"{path}: --recorded takes crawl events, .jsonl or .msgpack, and this is {kind}")
-        values = enumerate(values_of(path, bytes_max), 1) if kind == "msgpack" else lines_of(path, bytes_max)
-        for number, value in values:
+        for number, value in values_by_number(path, kind, bytes_max):
             try:
                 fetched_at = decode_crawl_event(value).fetched_at
                 if fetched_at is None:

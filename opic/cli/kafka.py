@@ -2,36 +2,28 @@
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from opic.cli.options import FOUND_A_PROBLEM, Chosen, ResultAsJson, choosing, ending_in_order
-from opic.cli.output import print_fields, print_json, print_list
+from opic.cli.options import FOUND_A_PROBLEM, ResultChosen, choosing, ending_in_order, opened
+from opic.cli.output import Refusals, print_answer, print_json, print_list, showing_progress
 from opic.errors import BadEvent
 from opic.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from opic.ingest.kafka import KafkaCluster
-    from opic.service.service import Backend
     from opic.settings import Settings
 
 PROGRESS_SECONDS: Final = 5.0
-BAD_SHOWN_MAX: Final = 5
+EVENTS_A_LOOK: Final = 100  # Between two looks at how far it is.
 
 topics_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 letters_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
-class PublishFormat(StrEnum):
-    """What `publish` may be given."""
-
-    JSONL = "jsonl"
-    MSGPACK = "msgpack"
+PublishFormat = Literal["jsonl", "msgpack"]  # What `publish` may be given.
 
 
 def _cluster(settings: "Settings") -> "KafkaCluster":
@@ -59,8 +51,7 @@ def create_topics(
         int | None,
         typer.Option(min=1, help="Replicas of each partition; default 3, or the number of brokers if fewer."),
     ] = None,
-    chosen: Chosen,
-    as_json: ResultAsJson = False,
+    chosen: ResultChosen,
 ) -> None:
     """Create the topics of crawl events and dead letters, if missing.
 
@@ -85,18 +76,14 @@ def create_topics(
         })  # fmt: skip
     if (advice := partition_advice(int(str(rows[0]["partitions"])), found.shards_made)) is not None:
         print(f"opic: {advice}", file=sys.stderr)
-    _print_topics(rows, as_json)
+    _print_topics(rows, chosen.as_json)
     if any(row["differs"] for row in rows):
         raise typer.Exit(FOUND_A_PROBLEM)
 
 
 @topics_app.command(name="list")
 @choosing
-def list_topics(
-    *,
-    chosen: Chosen,
-    as_json: ResultAsJson = False,
-) -> None:
+def list_topics(*, chosen: ResultChosen) -> None:
     """Show the topics of crawl events and dead letters.
 
     Exit status 1 if one is missing.
@@ -116,7 +103,7 @@ def list_topics(
         partitions, replication = (there.partitions, there.replication) if there else (0, 0)
         row = {"topic": name, "verdict": verdict, "partitions": partitions, "replication": replication}
         rows.append({**row, "differs": differs})
-    _print_topics(rows, as_json)
+    _print_topics(rows, chosen.as_json)
     if len(found) < len(rows):
         raise typer.Exit(FOUND_A_PROBLEM)
 
@@ -134,8 +121,7 @@ def publish(
     ],
     *,
     format: Annotated[PublishFormat | None, typer.Option(help="Default: by the file name; otherwise jsonl.")] = None,
-    chosen: Chosen,
-    as_json: ResultAsJson = False,
+    chosen: ResultChosen,
 ) -> None:
     """Publish recorded crawl events to the Kafka topic.
 
@@ -143,61 +129,35 @@ def publish(
     ones are counted and not sent, and the exit status is 1.
     """
     from opic.ingest.publish import Publisher
-    from opic.ops.replay import format_of, lines_of, values_of
+    from opic.ops.replay import format_of, values_by_number
 
     found = chosen.settings()
     _cluster(found)
-    bad: list[str] = []
-    sent = 0
-    began = told = time.monotonic()
-    with ending_in_order(), Publisher(settings=found) as publisher:
-        for path in files:
-            kind = format.value if format else "msgpack" if format_of(path) == "msgpack" else "jsonl"
-            values = (
-                enumerate(values_of(path, found.max_body_bytes), 1)
-                if kind == "msgpack"
-                else lines_of(path, found.max_body_bytes)
-            )
-            for number, value in values:
-                try:
-                    publisher.send_encoded(value)
-                    sent += 1
-                except BadEvent as error:
-                    bad.append(f"{path}:{number}: {error}")
-                if (now := time.monotonic()) - told >= PROGRESS_SECONDS:
-                    told = now
-                    text = f"{sent:,} events sent, {publisher.delivered:,} delivered, {len(bad):,} bad"
-                    print(text, file=sys.stderr, flush=True)
+    began, sent = time.monotonic(), 0
+    with ending_in_order(), Publisher(settings=found) as publisher, Refusals("bad events") as bad:
+        with showing_progress(PROGRESS_SECONDS) as show:
+            for path in files:
+                kind = format if format else "msgpack" if format_of(path) == "msgpack" else "jsonl"
+                for number, value in values_by_number(path, kind, found.max_body_bytes):
+                    try:
+                        publisher.send_encoded(value)
+                        sent += 1
+                    except BadEvent as error:
+                        bad.add(f"{path}:{number}: {error}")
+                    if number % EVENTS_A_LOOK == 0:
+                        show(sent, None, f"{sent:,} events sent, {publisher.delivered:,} delivered, {bad.count:,} bad")
         delivered = publisher.flush()
     seconds = time.monotonic() - began
-    for sentence in bad[:BAD_SHOWN_MAX]:
-        print(f"opic: {sentence}", file=sys.stderr)
-    if len(bad) > BAD_SHOWN_MAX:
-        print(f"opic: and {len(bad) - BAD_SHOWN_MAX:,} more", file=sys.stderr)
-    summary: dict[str, object] = {"delivered": delivered, "bad": len(bad), "topic": found.kafka_topic}
+    summary: dict[str, object] = {"delivered": delivered, "bad": bad.count, "topic": found.kafka_topic}
     summary |= {"seconds": round(seconds, 3), "events_per_second": round(delivered / max(seconds, 1e-6), 1)}
-    if as_json:
-        print_json(summary)
-    else:
-        print_fields(summary)
-    if bad:
+    print_answer(summary, chosen.as_json)
+    if bad.count:
         raise typer.Exit(FOUND_A_PROBLEM)
 
 
 @letters_app.callback()
 def dead_letters() -> None:
     """Show events that cannot be taken, or publish them again."""
-
-
-@contextmanager
-def _opened(settings: "Settings") -> Iterator["Backend"]:
-    import logging
-
-    from opic.service.service import open_backend
-
-    log_to_stderr(logging.WARNING)
-    with ending_in_order(), ExitStack() as stack:
-        yield open_backend(settings, stack)
 
 
 Error = Annotated[str | None, typer.Option(metavar="TEXT", help="Only those whose reason contains this text.")]
@@ -209,8 +169,7 @@ def list_letters(
     *,
     n: Annotated[int, typer.Option("-n", "--n", min=1, help="Number of dead letters, newest last.")] = 100,
     error: Error = None,
-    chosen: Chosen,
-    as_json: ResultAsJson = False,
+    chosen: ResultChosen,
 ) -> None:
     """Show dead letters, from the topic with Kafka, otherwise from the store.
 
@@ -218,14 +177,13 @@ def list_letters(
     """
     from opic.ingest.dead_letters import Dropped
 
-    settings = chosen.settings()
-    with _opened(settings) as backend:
+    with opened(chosen) as backend:
         rows = [letter.shown() for letter in backend.letters.newest(n, error or "")]
         dropped = Dropped.of(backend.crawl)
     found = {"dead_letters": rows, "dropped": dropped._asdict()}
-    print_list(("topic", "partition", "offset", "replayed", "error"), found, "dead_letters", as_json)
-    if dropped.letters and not as_json:
-        limit = f"OPIC_MAX_DEAD_LETTER_BYTES={settings.max_dead_letter_bytes:,}"
+    print_list(("topic", "partition", "offset", "replayed", "error"), found, "dead_letters", chosen.as_json)
+    if dropped.letters and not chosen.as_json:
+        limit = f"OPIC_MAX_DEAD_LETTER_BYTES={backend.settings.max_dead_letter_bytes:,}"
         text = f"{dropped.letters:,} older ones, {dropped.value_bytes:,} bytes, were dropped: the store keeps {limit}"
         print(f"opic: {text}", file=sys.stderr)
 
@@ -236,17 +194,16 @@ def replay_letters(
     *,
     n: Annotated[int | None, typer.Option("-n", "--n", min=1, help="Maximum number, oldest first.")] = None,
     error: Error = None,
-    chosen: Chosen,
-    as_json: ResultAsJson = False,
+    chosen: ResultChosen,
 ) -> None:
     """Publish dead letters again, unchanged, each once: after you raised a limit or fixed a fault.
 
     With Kafka the store remembers which were replayed, for as long as the topic has them; without Kafka they are
     removed from the store. What still cannot be taken becomes a dead letter again.
     """
-    with _opened(chosen.settings()) as backend:
+    with opened(chosen) as backend:
         count = backend.letters.replay(error or "", n)
-    if as_json:
+    if chosen.as_json:
         print_json({"replayed": count})
     else:
         print(f"{count:,} dead letters were published again")

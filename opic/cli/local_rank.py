@@ -6,24 +6,14 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 from opic.cli.calls import service_address
-from opic.cli.options import (
-    AllowPrivate,
-    AsJson,
-    HostDelay,
-    Plot,
-    ServiceChosen,
-    choosing,
-    ending_in_order,
-    event_files,
-)
-from opic.cli.output import print_json, print_rows, showing_progress
+from opic.cli.options import AllowPrivate, HostDelay, Plot, ServiceChosen, choosing, ending_in_order, event_files
+from opic.cli.output import Refusals, print_json, print_rows, showing_progress
 from opic.cli.pictures import Panel, write_plot
 from opic.errors import BadEvent, BadInput
 from opic.logs import log_to_stderr
@@ -38,72 +28,58 @@ if TYPE_CHECKING:
 
 SHOWN: Final = 20  # Pages printed on a terminal.
 RETRY_SECONDS: Final = 10.0
-BAD_SHOWN_MAX: Final = 5
 PAGES_KEPT: Final = 10_000  # Of the list that the service keeps; its OPIC_MAX_URLS must allow them.
 
 
-RetrySeconds = Annotated[float, typer.Option(min=0, help="How long to retry the pages of a host that does not answer.")]
-
-
-class Selection(StrEnum):
-    """How outside pages are selected."""
-
-    SC = "sc"
-    PF = "pf"
-    OUTLINKS = "outlinks"
-    RANDOM = "random"
-    COMBINED = "combined"
+Selection = Literal["sc", "pf", "outlinks", "random", "combined"]  # How outside pages are selected.
 
 
 @dataclass(frozen=True, slots=True)
 class EstimatorInput:
     """What an estimator reads and where it keeps its state."""
 
-    crawl: Sequence[Path]
-    recorded: Sequence[Path]
-    state: Path | None
-    host_delay_seconds: float | None
-    allow_private: bool = False
-    retry_seconds: float = RETRY_SECONDS
+    crawl: Annotated[list[Path] | None, event_files("Crawl events of the domain's pages; repeatable.")] = None
+    recorded: Annotated[list[Path] | None, event_files("Crawl events to use instead of the web; repeatable.")] = None
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Save what was fetched here; the same command resumes after an interruption."),
+    ] = None
+    host_delay: HostDelay = None
+    allow_private: AllowPrivate = False
+    retry_seconds: Annotated[
+        float, typer.Option(min=0, help="How long to retry the pages of a host that does not answer.")
+    ] = RETRY_SECONDS
+    seed_url: Annotated[
+        list[str] | None,
+        typer.Option(help="Without --crawl: where to begin; default https://DOMAIN/ and http://DOMAIN/."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionOptions:
+    """Which pages an estimator fetches."""
+
+    fetch: Annotated[int, typer.Option(min=0, help="Number of outside pages to fetch.")] = 100
+    select: Annotated[Selection, typer.Option(help="How outside pages are selected.")] = "combined"
+    round_pages: Annotated[
+        int | None, typer.Option(min=1, help="Pages selected per round; default: a 25th of --fetch.")
+    ] = None
+    local_pages: Annotated[
+        int, typer.Option(min=1, help="Without --crawl: maximum number of the domain's pages to fetch.")
+    ] = 1_000
+    seed: Annotated[int, typer.Option(help="Seed of --select random.")] = 0
 
 
 @choosing
 def local_rank(
     domain: Annotated[str, typer.Argument(metavar="DOMAIN", show_default=False)],
     *,
-    crawl: Annotated[
-        list[Path] | None,
-        event_files("Crawl events of the domain's pages; repeatable."),
-    ] = None,
-    recorded: Annotated[
-        list[Path] | None,
-        event_files("Crawl events to use instead of the web; repeatable."),
-    ] = None,
-    fetch: Annotated[int, typer.Option(min=0, help="Number of outside pages to fetch.")] = 100,
-    select: Annotated[Selection, typer.Option(help="How outside pages are selected.")] = Selection.COMBINED,
-    round_pages: Annotated[
-        int | None, typer.Option(min=1, help="Pages selected per round; default: a 25th of --fetch.")
-    ] = None,
-    local_pages: Annotated[
-        int, typer.Option(min=1, help="Without --crawl: maximum number of the domain's pages to fetch.")
-    ] = 1_000,
-    seed_url: Annotated[
-        list[str] | None,
-        typer.Option(help="Without --crawl: where to begin; default https://DOMAIN/ and http://DOMAIN/."),
-    ] = None,
-    host_delay: HostDelay = None,
-    allow_private: AllowPrivate = False,
-    retry_seconds: RetrySeconds = RETRY_SECONDS,
-    state: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Save what was fetched here; the same command resumes after an interruption."),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of --select random.")] = 0,
+    given: EstimatorInput,
+    selection: SelectionOptions,
     publish: Annotated[bool, typer.Option(help="Send the fetched pages and the list to the service.")] = True,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the list as CSV.")] = False,
     plot: Plot = None,
     chosen: ServiceChosen,
-    as_json: AsJson = False,
 ) -> None:
     """Rank the pages of a domain by their PageRank in the whole web.
 
@@ -112,22 +88,24 @@ def local_rank(
     """
     from opic.local.estimator import EstimatorOptions
 
-    if as_json and as_csv:
+    if chosen.as_json and as_csv:
         raise BadInput("--json and --csv contradict each other: leave one out")
     settings = chosen.settings(service=chosen.service)
     log_to_stderr(logging.WARNING)
-    options = EstimatorOptions(fetch, select.value, round_pages, local_pages, seed, publish, settings.limits())
-    given = EstimatorInput(crawl or (), recorded or (), state, host_delay, allow_private, retry_seconds)
+    options = EstimatorOptions(
+        selection.fetch, selection.select, selection.round_pages, selection.local_pages, selection.seed, publish,
+        settings.limits(),
+    )  # fmt: skip
     address = service_address(chosen, settings)
     with ending_in_order(), showing_progress() as show, ExitStack() as stack:
         estimator = opened(
             stack, domain, options, given, settings=settings, address=address,
             on_progress=lambda at: show(at.tried, at.of, _shown(at)),
         )  # fmt: skip
-        begin(estimator, given, settings, seed_url or ())
+        begin(estimator, given, settings)
         ranking = _run(estimator, publish)
     _draw(plot, ranking)
-    _print(ranking, as_json, as_csv)
+    _print(ranking, chosen.as_json, as_csv)
 
 
 def _draw(path: Path | None, ranking: "DomainRanking") -> None:
@@ -178,11 +156,11 @@ def opened(
     return Estimator(name, options, fetcher, journal, service, on_progress=on_progress, stopped=stopped)
 
 
-def begin(estimator: "Estimator", given: EstimatorInput, settings: "Settings", seeds: Sequence[str]) -> None:
+def begin(estimator: "Estimator", given: EstimatorInput, settings: "Settings") -> None:
     """Let an estimator take the domain's pages: from its crawl, or by crawling them."""
     domain = estimator.domain
     events = events_of(given.crawl, settings) if given.crawl else None
-    estimator.open(events, list(seeds) or [f"https://{domain}/", f"http://{domain}/"])
+    estimator.open(events, given.seed_url or [f"https://{domain}/", f"http://{domain}/"])
 
 
 def _fetcher(given: EstimatorInput, settings: "Settings") -> "Fetcher":
@@ -191,7 +169,7 @@ def _fetcher(given: EstimatorInput, settings: "Settings") -> "Fetcher":
 
     if given.recorded:
         return RecordedFetcher({event.url: event for event in events_of(given.recorded, settings)})
-    delay = settings.host_delay_seconds if given.host_delay_seconds is None else given.host_delay_seconds
+    delay = settings.host_delay_seconds if given.host_delay is None else given.host_delay
     return WebFetcher(WebLimits(delay, retry_seconds=given.retry_seconds, allow_private=given.allow_private))
 
 
@@ -216,20 +194,17 @@ def events_of(
     from opic.model.events import check_event, decode_crawl_event
     from opic.ops.replay import lines_of
 
-    limits, bad, decode = settings.limits(), 0, decode or decode_crawl_event
-    for path in paths:
-        for number, line in lines_of(path, settings.max_body_bytes):
-            try:
-                event = decode(line)
-                event.url = check_event(event, time.time_ns() // 1000, limits).url
-            except BadEvent as error:
-                bad += 1
-                if bad <= BAD_SHOWN_MAX:
-                    print(f"opic: {path}:{number}: {error}", file=sys.stderr)
-            else:
-                yield event
-    if bad > BAD_SHOWN_MAX:
-        print(f"opic: and {bad - BAD_SHOWN_MAX:,} more invalid events", file=sys.stderr)
+    limits, decode = settings.limits(), decode or decode_crawl_event
+    with Refusals("invalid events") as bad:
+        for path in paths:
+            for number, line in lines_of(path, settings.max_body_bytes):
+                try:
+                    event = decode(line)
+                    event.url = check_event(event, time.time_ns() // 1000, limits).url
+                except BadEvent as error:
+                    bad.add(f"{path}:{number}: {error}")
+                else:
+                    yield event
 
 
 def _shown(progress: "EstimatorProgress") -> str:

@@ -2,20 +2,22 @@
 
 import functools
 import inspect
+import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, get_type_hints
 
 import typer
 
 from opic.errors import BadInput, OpicError, SettingsError
+from opic.logs import log_to_stderr
 
 if TYPE_CHECKING:
-    from opic.service.service import Backend
+    from opic.service.backend import Backend
     from opic.settings import Settings
 
 FOUND_A_PROBLEM: Final = 1  # The command worked, and what it found is not good.
@@ -53,6 +55,7 @@ UrlFile = Annotated[
         help="Read URLs from this file, one a line; - is standard input. Empty lines and # comments are skipped.",
     ),
 ]
+File = Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, show_default=False)]
 AllowPrivate = Annotated[
     bool, typer.Option("--allow-private", help="Also fetch from private addresses: for an intranet.")
 ]
@@ -96,17 +99,25 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceChosen(Chosen):
+class ResultChosen(Chosen):
+    """The same for a command that prints a result."""
+
+    as_json: ResultAsJson = False
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceChosen(ResultChosen):
     """The same for a command that makes calls of the HTTP API, which a running service answers."""
 
     service: Service = None
+    as_json: AsJson = False
 
 
-def is_group(context: typer.Context, chosen: ServiceChosen, as_json: bool) -> bool:
+def is_group(context: typer.Context, chosen: ServiceChosen) -> bool:
     """Return whether a command that shows something was named only for one below it, which has the options."""
     if context.invoked_subcommand is None:
         return False
-    if chosen != ServiceChosen() or as_json:
+    if chosen != ServiceChosen():
         raise BadInput(f"put options after the command: {context.command_path} {context.invoked_subcommand} …")
     return True
 
@@ -123,54 +134,67 @@ def _name_file(error: OpicError, chosen: Chosen) -> None:
 
 
 def choosing(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that choose a store, in the place of its parameter `chosen`, which they become.
+    """Give a command options in the place of each parameter that is a dataclass: its fields, which become its value.
 
-    A parameter of the command's own comes before an option of the same name.
+    One of these parameters is `chosen`. A parameter of the command's own, and a field of another dataclass, comes
+    before an option of `chosen` of the same name.
     """
+    own = inspect.signature(command, eval_str=True)
+    kinds: dict[str, Any] = {
+        one.name: one.annotation for one in own.parameters.values() if is_dataclass(one.annotation)
+    }
+    taken = {*own.parameters, *(field.name for name in kinds if name != "chosen" for field in fields(kinds[name]))}
+    parameters, options = list[inspect.Parameter](), dict[str, list[str]]()
+    for parameter in own.parameters.values():
+        if (kind := kinds.get(parameter.name)) is None:
+            parameters.append(parameter)
+            continue
+        found = [field for field in fields(kind) if parameter.name != "chosen" or field.name not in taken]
+        found.sort(key=lambda field: field.name == "as_json")  # Last.
+        options[parameter.name] = [field.name for field in found]
+        parameters += [_option(field, get_type_hints(kind, include_extras=True)[field.name]) for field in found]
 
     @functools.wraps(command)
     def with_options(**given: Any) -> None:
-        chosen = kind(**{name: given.pop(name) for name in names})
+        values = {name: kinds[name](**{one: given.pop(one) for one in ones}) for name, ones in options.items()}
         try:
-            command(chosen=chosen, **given)
+            command(**values, **given)
         except OpicError as error:
-            _name_file(error, chosen)
+            _name_file(error, values["chosen"])
             raise
 
-    own = inspect.signature(command, eval_str=True)
-    kind: type[Chosen] = own.parameters["chosen"].annotation
-    names = [field.name for field in fields(kind) if field.name not in own.parameters]
-    hints = get_type_hints(kind, include_extras=True)
-    parameters: list[inspect.Parameter] = []
-    for parameter in own.parameters.values():
-        if parameter.name == "chosen":
-            parameters += [
-                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hints[name])
-                for name in names
-            ]
-        else:
-            parameters.append(parameter)
     # What typer looks at: it knows no other way for commands to share options.
     with_options.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return with_options
 
 
+def _option(field: "Field[Any]", annotation: Any) -> inspect.Parameter:
+    default = inspect.Parameter.empty if field.default is MISSING else field.default
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+@contextmanager
+def opened(chosen: Chosen) -> Iterator["Backend"]:
+    """Lend the store of a command that asks questions of its own; it ends in order."""
+    from opic.service.service import open_backend
+
+    settings = chosen.settings()
+    log_to_stderr(logging.WARNING)
+    with ending_in_order(), ExitStack() as stack:
+        yield open_backend(settings, stack)
+
+
 def open_to_feed(settings: "Settings", stack: ExitStack) -> "tuple[Backend, bool]":
     """Open a store, made if it is not there; and say whether applying its records is up to us."""
     from opic.service.embedded import EmbeddedServer
-    from opic.service.service import Backend, EmbeddedService
+    from opic.service.service import open_backend
 
-    if not settings.embedded:
-        backend = Backend(settings, settings.store)
-        stack.callback(backend.close)
-        return backend, settings.kafka_bootstrap is None
-    running = EmbeddedServer.running(settings.data_dir())
-    if running is not None:
-        backend = Backend(settings, running)
-        stack.callback(backend.close)
-        return backend, False
-    return stack.enter_context(EmbeddedService(settings, worker=False)).backend, True
+    if settings.embedded:
+        works_here = EmbeddedServer.running(settings.data_dir()) is None
+    else:
+        works_here = settings.kafka_bootstrap is None
+    return open_backend(settings, stack, create=True), works_here
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Self
 
 ShowProgress = Callable[[int, int | None, str], None]  # Steps done, all steps if they are known, a text.
 
@@ -18,6 +18,7 @@ TIMES: Final = frozenset({
     "as_of", "at", "expires_at", "fetched_at", "host_free_at", "last_fetched_at", "lease_until", "not_before",
     "rank_as_of", "revisit_at", "time", "waits_until",
 })  # fmt: skip
+REFUSED_SHOWN_MAX: Final = 5
 LEFT: Final = ("url", "host", "lease", "name", "error", "note")  # Columns of text.
 
 
@@ -111,6 +112,29 @@ def _line_printer(line_seconds: float) -> ShowProgress:
             print(text, file=sys.stderr, flush=True)
 
     return show
+
+
+class Refusals:
+    """Reports what was refused on stderr: the first few at once, the number of the others at the end of the block."""
+
+    def __init__(self, what: str) -> None:
+        """Name what is refused, in the plural."""
+        self._what, self.count = what, 0
+
+    def __enter__(self) -> Self:
+        """Refuse nothing yet."""
+        return self
+
+    def add(self, sentence: str) -> None:
+        """Report one, with its place."""
+        self.count += 1
+        if self.count <= REFUSED_SHOWN_MAX:
+            print(f"opic: {sentence}", file=sys.stderr)
+
+    def __exit__(self, *_: object) -> None:
+        """Tell how many more there were."""
+        if self.count > REFUSED_SHOWN_MAX:
+            print(f"opic: and {self.count - REFUSED_SHOWN_MAX:,} more {self._what}", file=sys.stderr)
 
 
 def as_text(name: str, value: object) -> str:

@@ -2,13 +2,12 @@
 
 import sys
 from collections.abc import Mapping
-from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from opic.cli.calls import ApiCall, asking
-from opic.cli.options import AsJson, Domain, ServiceChosen, UrlFile, choosing, lines_of
+from opic.cli.calls import ApiCall, asked, asking
+from opic.cli.options import Domain, ServiceChosen, UrlFile, choosing, lines_of
 from opic.cli.output import print_answer, print_json, print_list, print_rows
 from opic.errors import BadInput
 
@@ -41,18 +40,8 @@ def _paged(ask: ApiCall, path: str, terms: Mapping[str, object], n: int | None) 
     return {**answer, "pages": pages}
 
 
-class Site(StrEnum):
-    """What pages are added up by."""
-
-    HOST = "host"
-    DOMAIN = "domain"
-
-
-class TopBy(StrEnum):
-    """What pages are ordered by."""
-
-    IMPORTANCE = "importance"
-    INLINKS = "inlinks"
+Site = Literal["host", "domain"]  # What pages are added up by.
+TopBy = Literal["importance", "inlinks"]  # What pages are ordered by.
 
 
 @choosing
@@ -67,20 +56,19 @@ def top(
             help="What orders pages: importance, or inlinks, the known pages that link to a page; with --window 7d "
             "only those read in the last 7 days. inlinks: not with OPIC_KEEP_LINKS=off."
         ),
-    ] = TopBy.IMPORTANCE,
+    ] = "importance",
     after: Annotated[str | None, typer.Option(help="Continue where the last answer stopped.")] = None,
     policy: Policy = None,
     window: Window = None,
     chosen: ServiceChosen,
-    as_json: AsJson = False,
 ) -> None:
     """Print the most important pages, or those that most pages link to, best first."""
-    terms = {"domain": domain, "policy": policy, "window": window, "by": by.value, "after": after}
+    terms = {"domain": domain, "policy": policy, "window": window, "by": by, "after": after}
     with asking(chosen) as ask:
         answer = _paged(ask, "/v1/top", terms, None if all else n)
-    columns = ("importance",) if by is TopBy.IMPORTANCE else ("inlinks", "importance")
-    print_list((*columns, "url"), answer, "pages", as_json)
-    if not as_json and answer.get("next") is not None:
+    columns = ("importance",) if by == "importance" else ("inlinks", "importance")
+    print_list((*columns, "url"), answer, "pages", chosen.as_json)
+    if not chosen.as_json and answer.get("next") is not None:
         print(f"there are more pages: --after {answer['next']}", file=sys.stderr)
 
 
@@ -93,13 +81,12 @@ def search(
     domain: Domain = None,
     after: Annotated[str | None, typer.Option(help="Continue where the last answer stopped.")] = None,
     chosen: ServiceChosen,
-    as_json: AsJson = False,
 ) -> None:
     """Print pages whose URL contains TEXT, the most important first; case does not matter."""
     with asking(chosen) as ask:
         answer = _paged(ask, "/v1/search", {"text": text, "domain": domain, "after": after}, None if all else n)
-    print_list(("importance", "url"), answer, "pages", as_json)
-    if not as_json and answer.get("next") is not None:
+    print_list(("importance", "url"), answer, "pages", chosen.as_json)
+    if not chosen.as_json and answer.get("next") is not None:
         looked = f"{answer['looked_at']:,} of {answer['known_pages']:,} pages"
         print(f"looked at {looked}; continue with --after {answer['next']}", file=sys.stderr)
 
@@ -108,56 +95,38 @@ def search(
 def hosts(
     *,
     n: Annotated[int, typer.Option("--n", min=1, help="Number of hosts, or of domains.")] = 100,
-    by: Annotated[Site, typer.Option(help="Add pages up by host, or by registered domain.")] = Site.HOST,
+    by: Annotated[Site, typer.Option(help="Add pages up by host, or by registered domain.")] = "host",
     policy: Policy = None,
     window: Window = None,
     chosen: ServiceChosen,
-    as_json: AsJson = False,
 ) -> None:
     """Print the most important hosts or registered domains, best first.
 
     The importance of a host is the sum over its pages, that of a domain the sum over its hosts.
     """
-    with asking(chosen) as ask:
-        answer = ask("GET", f"/v1/{by.value}s", {"n": n, "policy": policy, "window": window})
-    counts = ("pages", "read_pages") if by is Site.HOST else ("hosts", "pages", "read_pages")
-    print_list(("importance", *counts, by.value), answer, f"{by.value}s", as_json)
+    answer = asked(chosen, "GET", f"/v1/{by}s", {"n": n, "policy": policy, "window": window})
+    counts = ("pages", "read_pages") if by == "host" else ("hosts", "pages", "read_pages")
+    print_list(("importance", *counts, by), answer, f"{by}s", chosen.as_json)
 
 
 @choosing
-def importance(
-    url: Url,
-    *,
-    policy: Policy = None,
-    window: Window = None,
-    chosen: ServiceChosen,
-    as_json: AsJson = False,
-) -> None:
+def importance(url: Url, *, policy: Policy = None, window: Window = None, chosen: ServiceChosen) -> None:
     """Print the importance of a page.
 
     Exit status 1 if the page was never seen.
     """
-    with asking(chosen) as ask:
-        answer = ask("GET", "/v1/importance", {"url": url, "policy": policy, "window": window})
-    print_answer(answer, as_json)
+    answer = asked(chosen, "GET", "/v1/importance", {"url": url, "policy": policy, "window": window})
+    print_answer(answer, chosen.as_json)
 
 
 @choosing
-def explain(
-    url: Url,
-    *,
-    policy: Policy = None,
-    window: Window = None,
-    chosen: ServiceChosen,
-    as_json: AsJson = False,
-) -> None:
+def explain(url: Url, *, policy: Policy = None, window: Window = None, chosen: ServiceChosen) -> None:
     """Print why a page has its score and is next or not.
 
     Exit status 1 if the page was never seen.
     """
-    with asking(chosen) as ask:
-        answer = ask("GET", "/v1/explain", {"url": url, "policy": policy, "window": window})
-    print_answer(answer if as_json else _flat(answer), as_json)
+    answer = asked(chosen, "GET", "/v1/explain", {"url": url, "policy": policy, "window": window})
+    print_answer(answer if chosen.as_json else _flat(answer), chosen.as_json)
 
 
 @choosing
@@ -169,7 +138,6 @@ def canonical(
         typer.Option(metavar="RULES", help="Show the form in a crawl with these rules, or none, without a store."),
     ] = None,
     chosen: ServiceChosen,
-    as_json: AsJson = False,
 ) -> None:
     """Print the canonical form of a URL: the name of its page in the crawl, by the crawl's normalization rules.
 
@@ -184,9 +152,9 @@ def canonical(
     else:
         with asking(chosen) as ask:
             answer = ask("GET", "/v1/canonical", {"url": url})
-    if not as_json:
+    if not chosen.as_json:
         answer = {**answer, **{name: ", ".join(answer[name]) or "none" for name in ("rules", "applied")}}
-    print_answer(answer, as_json)
+    print_answer(answer, chosen.as_json)
 
 
 def _flat(answer: Mapping[str, Any], above: str = "") -> dict[str, Any]:
@@ -216,7 +184,6 @@ def inflow(
     policy: Policy = None,
     window: Window = None,
     chosen: ServiceChosen,
-    as_json: AsJson = False,
 ) -> None:
     """Print what each page of a registered domain received from pages outside it, as a share of all cash.
 
@@ -233,8 +200,8 @@ def inflow(
             )
         else:
             answer = ask("GET", "/v1/inflow", {scope: domain, "n": n, "after": after, **terms})
-    print_list(("inflow", "inflow_max", "url") if host else ("inflow", "url"), answer, "pages", as_json)
-    if not as_json:
+    print_list(("inflow", "inflow_max", "url") if host else ("inflow", "url"), answer, "pages", chosen.as_json)
+    if not chosen.as_json:
         print(
             f"outside {domain or 'the list'}: importance {answer['outside_mass']:.6g}, of which never read "
             f"{answer['unread_mass']:.6g}, without links {answer['dangling_mass']:.6g}",
@@ -256,19 +223,14 @@ def _number(window: str | None) -> float | str | None:
 
 @choosing
 def inlinks(
-    url: Url,
-    *,
-    n: Annotated[int, typer.Option("--n", min=1, help="Number of pages.")] = 100,
-    chosen: ServiceChosen,
-    as_json: AsJson = False,
+    url: Url, *, n: Annotated[int, typer.Option("--n", min=1, help="Number of pages.")] = 100, chosen: ServiceChosen
 ) -> None:
     """Print pages that were read and link to a page. Not with OPIC_KEEP_LINKS=off.
 
     Exit status 1 if the page was never seen.
     """
-    with asking(chosen) as ask:
-        answer = ask("GET", "/v1/inlinks", {"url": url, "n": n})
-    if as_json:
+    answer = asked(chosen, "GET", "/v1/inlinks", {"url": url, "n": n})
+    if chosen.as_json:
         print_json(answer)
         return
     print_rows(("url",), [{"url": page} for page in answer["inlinks"]])

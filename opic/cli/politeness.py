@@ -1,12 +1,12 @@
 """Commands for politeness: delays and caps of individual hosts."""
 
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
 
-from opic.cli.calls import asking
-from opic.cli.options import AsJson, ServiceChosen, choosing, is_group
+from opic.cli.calls import asked, asking
+from opic.cli.options import File, ServiceChosen, choosing, is_group
 from opic.cli.output import print_fields, print_json, print_rows
 from opic.errors import BadInput
 
@@ -18,28 +18,17 @@ politeness_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 @politeness_app.callback()
 @choosing
-def politeness(
-    context: typer.Context,
-    *,
-    chosen: ServiceChosen,
-    as_json: AsJson = False,
-) -> None:
+def politeness(context: typer.Context, *, chosen: ServiceChosen) -> None:
     """Show or set the delays and caps of individual hosts."""
-    if is_group(context, chosen, as_json):
+    if is_group(context, chosen):
         return
-    with asking(chosen) as ask:
-        answer = ask("GET", "/v1/politeness")
-    _print(answer, as_json)
+    answer = asked(chosen, "GET", "/v1/politeness")
+    _print(answer, chosen.as_json)
 
 
 @politeness_app.command(name="set")
 @choosing
-def set_politeness(
-    file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, show_default=False)],
-    *,
-    chosen: ServiceChosen,
-    as_json: AsJson = False,
-) -> None:
+def set_politeness(file: File, *, chosen: ServiceChosen) -> None:
     """Set delays and caps of hosts, replacing the present ones; all other hosts have the default settings.
 
     FILE is TOML with a table [hosts."a.example"] for each host, or JSON of the same shape, as `opic politeness --json`
@@ -52,7 +41,7 @@ def set_politeness(
             answer = ask("PUT", "/v1/politeness", body=body)
         except BadInput as error:
             raise BadInput(f"{file}: {error}") from None
-    _print(answer, as_json)
+    _print(answer, chosen.as_json)
 
 
 def _read(file: Path) -> dict[str, Any]:

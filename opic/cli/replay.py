@@ -3,14 +3,13 @@
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from opic.cli.options import FOUND_A_PROBLEM, Chosen, ResultAsJson, choosing, ending_in_order, open_to_feed
+from opic.cli.options import FOUND_A_PROBLEM, ResultChosen, choosing, ending_in_order, open_to_feed
 from opic.cli.output import print_fields, print_json, showing_progress
 from opic.errors import BadInput
 from opic.logs import log_to_stderr
@@ -22,77 +21,110 @@ if TYPE_CHECKING:
 PROGRESS_LINE_SECONDS: Final = 5.0
 
 
-class ReplayFormat(StrEnum):
-    """What `replay` may be given."""
-
-    JSONL = "jsonl"
-    MSGPACK = "msgpack"
-    WARC = "warc"
-    WAT = "wat"
-    ARC = "arc"
-    EDGES = "edges"
+ReplayFormat = Literal["jsonl", "msgpack", "warc", "wat", "arc", "edges"]  # What `replay` may be given.
+ArchiveLinks = Literal["html", "recorded"]  # Which links of an archive's pages count.
+Nofollow = Literal["count", "drop"]  # Whether nofollow links count.
+Strategy = Literal["log", "random", "greedy", "cycle"]  # In which order `replay` crawls a graph.
 
 
-class ArchiveLinks(StrEnum):
-    """Which links of an archive's pages count."""
+@dataclass(frozen=True, slots=True)
+class GraphOptions:
+    """How the crawl of a graph is simulated."""
 
-    HTML = "html"
-    RECORDED = "recorded"
+    reads_per_page: Annotated[
+        float | None, typer.Option(min=0.001, help="Edges: stop after this many reads per page; default 1.")
+    ] = None
+    strategy: Annotated[
+        Strategy | None,
+        typer.Option(
+            help="Edges: 'log' (the default) reads pages in the order in which the file first mentions them, over and "
+            "over; 'cycle' does the same and 'random' reads at random, both with all pages known from the start; "
+            "'greedy' starts from a few seeds and reads what the service suggests next."
+        ),
+    ] = None
+    seed: Annotated[int, typer.Option(help="Edges: seed of the random choices.")] = 0
+    seeds: Annotated[int | None, typer.Option(min=1, help="Greedy: start from this many random pages; default 5.")] = (
+        None
+    )
+    seed_url: Annotated[list[str] | None, typer.Option(help="Greedy: start from these pages instead.")] = None
+    batch: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Greedy: share of the known pages read before the service is asked again; default 0.01.",
+        ),
+    ] = None
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FROM,TO",
+            help="Edges: the file is CSV, and these are its columns: names in its first line, or numbers from 1.",
+        ),
+    ] = None
+
+    def plan(self, format: str) -> "Plan":
+        """Check the options against each other and the format; return a plan without those of other formats."""
+        from opic.ops.replay import BATCH, READS_PER_PAGE, SEEDS, Plan
+
+        greedy, strategy = self.seeds or self.seed_url or self.batch is not None, self.strategy or "log"
+        if format != "edges" and (self.strategy or self.reads_per_page is not None or greedy):
+            options = "--strategy, --reads-per-page, --seeds, --seed-url and --batch"
+            raise BadInput(f"{options} apply to edges only, and this is {format}")
+        if strategy != "greedy" and greedy:
+            raise BadInput(
+                "--seeds, --seed-url and --batch apply to --strategy greedy only: the others need none of them"
+            )
+        if self.batch is not None and not 0 < self.batch <= 1:
+            raise BadInput(f"--batch {self.batch} is not a share of the known pages, above 0 and at most 1")
+        return Plan(
+            format,
+            strategy,
+            READS_PER_PAGE if self.reads_per_page is None else self.reads_per_page,
+            self.seed,
+            SEEDS if self.seeds is None else self.seeds,
+            tuple(self.seed_url or ()),
+            BATCH if self.batch is None else self.batch,
+            columns=self._columns(format),
+        )
+
+    def _columns(self, format: str) -> tuple[str, str] | None:
+        if self.columns is None:
+            return None
+        if format != "edges":
+            raise BadInput(f"--columns applies to edges only, and this is {format}")
+        first, _, second = (name.strip() for name in self.columns.partition(","))
+        if not first or not second or "," in second:
+            raise BadInput(f"--columns {self.columns}: name two columns, like source,target, or number them, like 1,2")
+        return first, second
 
 
-class Nofollow(StrEnum):
-    """Whether nofollow links count."""
+@dataclass(frozen=True, slots=True)
+class ArchiveOptions:
+    """How archives are read."""
 
-    COUNT = "count"
-    DROP = "drop"
+    links: Annotated[
+        ArchiveLinks | None,
+        typer.Option(help="WARC, ARC: the links of the HTML, the default, or those that Heritrix recorded."),
+    ] = None
+    nofollow: Annotated[
+        Nofollow | None, typer.Option(help="Archives: 'drop' leaves out nofollow links; by default they count.")
+    ] = None
+    again: Annotated[
+        bool, typer.Option("--again", help="Archives: feed files from their beginning that were fed before.")
+    ] = False
 
+    def added_to(self, plan: "Plan") -> "Plan":
+        """Check the options, and add them to the plan."""
+        from opic.ops.replay import ARCHIVES
 
-class Strategy(StrEnum):
-    """In which order `replay` crawls a graph."""
-
-    LOG = "log"
-    RANDOM = "random"
-    GREEDY = "greedy"
-    CYCLE = "cycle"
-
-
-ReadsPerPage = Annotated[
-    float | None, typer.Option(min=0.001, help="Edges: stop after this many reads per page; default 1.")
-]
-Order = Annotated[
-    Strategy | None,
-    typer.Option(
-        help="Edges: 'log' (the default) reads pages in the order in which the file first mentions them, over and "
-        "over; 'cycle' does the same and 'random' reads at random, both with all pages known from the start; "
-        "'greedy' starts from a few seeds and reads what the service suggests next."
-    ),
-]
-Batch = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SHARE", help="Greedy: share of the known pages read before the service is asked again; default 0.01."
-    ),
-]
-Links = Annotated[
-    ArchiveLinks | None,
-    typer.Option(help="WARC, ARC: the links of the HTML, the default, or those that Heritrix recorded."),
-]
-DropNofollow = Annotated[
-    Nofollow | None, typer.Option(help="Archives: 'drop' leaves out nofollow links; by default they count.")
-]
-Columns = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FROM,TO",
-        help="Edges: the file is CSV, and these are its columns: names in its first line, or numbers from 1.",
-    ),
-]
-IgnoreUnknown = Annotated[
-    bool,
-    typer.Option("--ignore-unknown", help="Events: leave out unknown fields, instead of refusing the events."),
-]
-Strict = Annotated[bool, typer.Option("--strict", help="Exit with status 1 if any event was refused.")]
-Again = Annotated[bool, typer.Option("--again", help="Archives: feed files from their beginning that were fed before.")]
+        if plan.format not in ARCHIVES and (self.links or self.nofollow or self.again):
+            raise BadInput(
+                f"--links, --nofollow and --again apply to {', '.join(ARCHIVES)} only, and this is {plan.format}"
+            )
+        if self.links and plan.format == "wat":
+            raise BadInput("--links applies to warc and arc: a WAT file has one list of links")
+        recorded, drop = self.links == "recorded", self.nofollow == "drop"
+        return replace(plan, recorded=recorded, drop_nofollow=drop, again=self.again)
 
 
 @choosing
@@ -102,25 +134,15 @@ def replay(
     ],
     *,
     format: Annotated[
-        ReplayFormat | None,
-        typer.Option(help="Default: by the file name, as .jsonl or .warc.gz; otherwise edges."),
+        ReplayFormat | None, typer.Option(help="Default: by the file name, as .jsonl or .warc.gz; otherwise edges.")
     ] = None,
-    reads_per_page: ReadsPerPage = None,
-    strategy: Order = None,
-    seed: Annotated[int, typer.Option(help="Edges: seed of the random choices.")] = 0,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="Greedy: start from this many random pages; default 5.")
-    ] = None,
-    seed_url: Annotated[list[str] | None, typer.Option(help="Greedy: start from these pages instead.")] = None,
-    batch: Batch = None,
-    links: Links = None,
-    nofollow: DropNofollow = None,
-    again: Again = False,
-    columns: Columns = None,
-    ignore_unknown: IgnoreUnknown = False,
-    strict: Strict = False,
-    chosen: Chosen,
-    as_json: ResultAsJson = False,
+    graph: GraphOptions,
+    archives: ArchiveOptions,
+    ignore_unknown: Annotated[
+        bool, typer.Option("--ignore-unknown", help="Events: leave out unknown fields, instead of refusing the events.")
+    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with status 1 if any event was refused.")] = False,
+    chosen: ResultChosen,
 ) -> None:
     """Feed recorded crawls, or simulate the crawl of a graph.
 
@@ -132,9 +154,12 @@ def replay(
     """
     from opic.ops.replay import replay as run
 
-    plan = _plan(files, format, strategy, reads_per_page, seed, seeds, seed_url, batch)
-    plan = _with_archives(plan, links, nofollow, again=again)
-    plan = _with_fields(plan, columns, ignore_unknown=ignore_unknown)
+    kind = _format_of(files, format)
+    plan = archives.added_to(graph.plan(kind))
+    if ignore_unknown:
+        if kind not in ("jsonl", "msgpack"):
+            raise BadInput(f"--ignore-unknown applies to crawl events only, and this is {kind}")
+        plan = replace(plan, ignore_unknown=True)
     settings = chosen.settings()
     log_to_stderr(logging.WARNING)
     with ending_in_order(), ExitStack() as stack:
@@ -145,72 +170,19 @@ def replay(
                 on_progress=lambda at: show(at.events, at.total, _shown(at)),
             )  # fmt: skip
         audit = backend.query.audit()
-    _print_summary(summary, audit, as_json)
+    _print_summary(summary, audit, chosen.as_json)
     refused = summary.dead_letters and (strict or not summary.accepted)
     if refused or not audit["conserved"]:
         raise typer.Exit(FOUND_A_PROBLEM)
 
 
-def _plan(  # noqa: PLR0917 - options of one command
-    files: Sequence[Path],
-    format: ReplayFormat | None,
-    strategy: Strategy | None,
-    reads_per_page: float | None,
-    seed: int,
-    seeds: int | None,
-    seed_url: Sequence[str] | None,
-    batch: float | None,
-) -> "Plan":
-    """Check the options of `replay` against each other."""
-    from opic.ops.replay import BATCH, READS_PER_PAGE, SEEDS, Plan, format_of
+def _format_of(files: Sequence[Path], format: ReplayFormat | None) -> str:
+    from opic.ops.replay import format_of
 
-    formats = {format.value} if format else {format_of(path) for path in files}
+    formats = {format} if format else {format_of(path) for path in files}
     if len(formats) > 1:
         raise BadInput(f"files of several formats ({', '.join(sorted(formats))}): replay one format at a time")
-    (kind,) = formats
-    if kind != "edges" and (strategy or reads_per_page is not None or seeds or seed_url or batch is not None):
-        options = "--strategy, --reads-per-page, --seeds, --seed-url and --batch"
-        raise BadInput(f"{options} apply to edges only, and this is {kind}")
-    if strategy is not Strategy.GREEDY and (seeds or seed_url or batch is not None):
-        raise BadInput("--seeds, --seed-url and --batch apply to --strategy greedy only: the others need none of them")
-    if batch is not None and not 0 < batch <= 1:
-        raise BadInput(f"--batch {batch} is not a share of the known pages, above 0 and at most 1")
-    return Plan(
-        kind,
-        (strategy or Strategy.LOG).value,
-        READS_PER_PAGE if reads_per_page is None else reads_per_page,
-        seed,
-        SEEDS if seeds is None else seeds,
-        tuple(seed_url or ()),
-        BATCH if batch is None else batch,
-    )
-
-
-def _with_archives(plan: "Plan", links: ArchiveLinks | None, nofollow: Nofollow | None, *, again: bool) -> "Plan":
-    """Check the options of archives, and add them to the plan."""
-    from opic.ops.replay import ARCHIVES
-
-    if plan.format not in ARCHIVES and (links or nofollow or again):
-        raise BadInput(
-            f"--links, --nofollow and --again apply to {', '.join(ARCHIVES)} only, and this is {plan.format}"
-        )
-    if links and plan.format == "wat":
-        raise BadInput("--links applies to warc and arc: a WAT file has one list of links")
-    return replace(plan, recorded=links is ArchiveLinks.RECORDED, drop_nofollow=nofollow is Nofollow.DROP, again=again)
-
-
-def _with_fields(plan: "Plan", columns: str | None, *, ignore_unknown: bool) -> "Plan":
-    """Check the options of what a line holds, and add them to the plan."""
-    if ignore_unknown and plan.format not in ("jsonl", "msgpack"):
-        raise BadInput(f"--ignore-unknown applies to crawl events only, and this is {plan.format}")
-    if columns is None:
-        return replace(plan, ignore_unknown=ignore_unknown)
-    if plan.format != "edges":
-        raise BadInput(f"--columns applies to edges only, and this is {plan.format}")
-    first, _, second = (name.strip() for name in columns.partition(","))
-    if not first or not second or "," in second:
-        raise BadInput(f"--columns {columns}: name two columns, like source,target, or number them, like 1,2")
-    return replace(plan, columns=(first, second))
+    return formats.pop()
 
 
 def _shown(progress: "Progress") -> str:

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from opic.cli.calls import asking
-from opic.cli.options import AsJson, ServiceChosen, choosing, is_group
+from opic.cli.calls import asked, asking
+from opic.cli.options import File, ServiceChosen, choosing, is_group
 from opic.cli.output import print_fields, print_json, print_rows
 from opic.errors import BadInput
 
@@ -15,28 +15,17 @@ rules_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 @rules_app.callback()
 @choosing
-def rules(
-    context: typer.Context,
-    *,
-    chosen: ServiceChosen,
-    as_json: AsJson = False,
-) -> None:
+def rules(context: typer.Context, *, chosen: ServiceChosen) -> None:
     """Show or set which URLs may be suggested: rules in order, and the thresholds for spider traps."""
-    if is_group(context, chosen, as_json):
+    if is_group(context, chosen):
         return
-    with asking(chosen) as ask:
-        answer = ask("GET", "/v1/rules")
-    _print(answer, as_json)
+    answer = asked(chosen, "GET", "/v1/rules")
+    _print(answer, chosen.as_json)
 
 
 @rules_app.command(name="set")
 @choosing
-def set_rules(
-    file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, show_default=False)],
-    *,
-    chosen: ServiceChosen,
-    as_json: AsJson = False,
-) -> None:
+def set_rules(file: File, *, chosen: ServiceChosen) -> None:
     """Set rules, trap thresholds, or both, replacing the present ones; all endpoints follow within a second.
 
     FILE is TOML with a table [[rules]] for each rule and one [traps] with thresholds, or JSON of the same shape, as
@@ -52,19 +41,17 @@ def set_rules(
         check_policy(given)  # The API checks it too; this says better what is wrong.
     except BadInput as error:
         raise BadInput(f"{file}: {error}") from None
-    with asking(chosen) as ask:
-        answer = ask("PUT", "/v1/rules", body=given)
-    _print(answer, as_json)
+    answer = asked(chosen, "PUT", "/v1/rules", body=given)
+    _print(answer, chosen.as_json)
 
 
 @rules_app.command(name="add")
 @choosing
 def add_rules(
-    file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, show_default=False)],
+    file: File,
     *,
     first: Annotated[bool, typer.Option("--first", help="Before the other rules, instead of after them.")] = False,
     chosen: ServiceChosen,
-    as_json: AsJson = False,
 ) -> None:
     """Add the rules of FILE, set its thresholds, and leave all others as they are.
 
@@ -72,9 +59,8 @@ def add_rules(
     """
     given = _read(file)
     rules = given.pop("rules", [])
-    with asking(chosen) as ask:
-        answer = ask("PATCH", "/v1/rules", body={"add": rules, "first": first, **given})
-    _print(answer, as_json)
+    answer = asked(chosen, "PATCH", "/v1/rules", body={"add": rules, "first": first, **given})
+    _print(answer, chosen.as_json)
 
 
 @rules_app.command(name="remove")
@@ -83,7 +69,6 @@ def remove_rules(
     numbers: Annotated[list[int], typer.Argument(metavar="RULE...", show_default=False, min=0)],
     *,
     chosen: ServiceChosen,
-    as_json: AsJson = False,
 ) -> None:
     """Remove rules by their numbers in `opic rules`, and leave all others as they are."""
     with asking(chosen) as ask:
@@ -91,7 +76,7 @@ def remove_rules(
         if unknown := [number for number in numbers if number >= len(present)]:
             raise BadInput(f"there is no rule {unknown[0]}: `opic rules` shows {len(present):,}, from 0 on")
         answer = ask("PATCH", "/v1/rules", body={"remove": [present[number] for number in numbers]})
-    _print(answer, as_json)
+    _print(answer, chosen.as_json)
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -6,9 +6,8 @@ import uuid
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -16,10 +15,10 @@ from opic.cli.calls import asking, service_address
 from opic.cli.local_rank import events_of, service_view
 from opic.cli.options import (
     AllowPrivate,
-    Chosen,
     HostDelay,
     Plot,
     ResultAsJson,
+    ResultChosen,
     ServiceChosen,
     choosing,
     ending_in_order,
@@ -31,6 +30,7 @@ from opic.errors import BadInput
 from opic.logs import log_to_stderr
 
 if TYPE_CHECKING:
+    from opic.graph.focused_walk import WalkOptions
     from opic.local.service_view import ServiceView
     from opic.model.events import CrawlEvent
     from opic.sampling.sampled_web import InlinkSource, SampledWeb
@@ -50,100 +50,100 @@ NOT_WITH_RECORDED: Final = (
 TOPIC_HELP: Final = (
     "url:TEXT (the URL contains it), host:H (a host or domain), tag:T, word:W (the text contains it), text:MODEL"
 )
-RecordedFiles = Annotated[
-    list[Path] | None,
-    event_files("Crawl events to use instead of the web, with `title` and `text` if the topic needs them; repeatable."),
-]
-InlinkFiles = Annotated[
-    list[Path] | None,
-    event_files("Without --recorded: crawl events to take in-links from; repeatable."),
-]
-SharedTopic = Annotated[
-    str | None,
-    typer.Option(metavar="TOPIC", help="Estimate the share of the topic's pages that are on this topic too."),
-]
-MeanOf = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PROPERTY", help="Estimate the mean of a number of the topic's pages: links, links-on-topic, meta:NAME."
-    ),
-]
-SharesOf = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PROPERTY",
-        help="Estimate how the topic's pages divide by value: host, domain, suffix (com, co.uk), or one of --mean.",
-    ),
-]
-Radius = Annotated[int, typer.Option(min=1, help="Focus neighbourhood: links from the topic.")]
-Probes = Annotated[
-    int, typer.Option(min=1, help="Focus neighbourhood: short walks that tell if a page is so near to the topic.")
-]
-Tries = Annotated[
-    int, typer.Option(min=0, help="Focus trial: pages off the topic after which the walk turns back to the topic.")
-]
-Steps = Annotated[
-    int | None, typer.Option(help=f"Steps of the walk; default {RECORDED_STEPS:,} recorded, {WEB_STEPS:,} over HTTP.")
-]
-HostWindow = Annotated[
-    int | None,
-    typer.Option(min=0, help="At most half of this many pages in a row are on one host; 0: no limit. [100]"),
-]
-FirstPage = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL", help="First page; it must be on the topic. Default: the best one of the service or the crawl."
-    ),
-]
 
 
-class WalkFocus(StrEnum):
-    """Which pages the walk may visit."""
-
-    HARD = "hard"
-    NEIGHBOURHOOD = "neighbourhood"
-    TRIAL = "trial"
-    NONE = "none"
+WalkFocus = Literal["hard", "neighbourhood", "trial", "none"]  # Which pages the walk may visit.
 
 
-FocusChosen = Annotated[
-    WalkFocus, typer.Option(help="Pages that the walk visits: on the topic, near it, by trial and error, or all.")
-]
+@dataclass(frozen=True, slots=True)
+class EstimateOptions:
+    """What is estimated."""
+
+    estimate: Annotated[
+        str | None,
+        typer.Option(metavar="TOPIC", help="Estimate the share of the topic's pages that are on this topic too."),
+    ] = None
+    mean: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROPERTY",
+            help="Estimate the mean of a number of the topic's pages: links, links-on-topic, meta:NAME.",
+        ),
+    ] = None
+    shares: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROPERTY",
+            help="Estimate how the topic's pages divide by value: host, domain, suffix (com, co.uk), or one of --mean.",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class WalkChoices:
+    """How the walk goes."""
+
+    start: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="First page; it must be on the topic. Default: the best one of the service or the crawl.",
+        ),
+    ] = None
+    steps: Annotated[
+        int | None,
+        typer.Option(help=f"Steps of the walk; default {RECORDED_STEPS:,} recorded, {WEB_STEPS:,} over HTTP."),
+    ] = None
+    focus: Annotated[
+        WalkFocus, typer.Option(help="Pages that the walk visits: on the topic, near it, by trial and error, or all.")
+    ] = "neighbourhood"
+    radius: Annotated[int, typer.Option(min=1, help="Focus neighbourhood: links from the topic.")] = 1
+    probes: Annotated[
+        int, typer.Option(min=1, help="Focus neighbourhood: short walks that tell if a page is so near to the topic.")
+    ] = 10
+    tries: Annotated[
+        int, typer.Option(min=0, help="Focus trial: pages off the topic after which the walk turns back to the topic.")
+    ] = 3
+    fetch: Annotated[int | None, typer.Option(min=1, help="Maximum number of pages to fetch.")] = None
+    host_window: Annotated[
+        int | None,
+        typer.Option(min=0, help="At most half of this many pages in a row are on one host; 0: no limit. [100]"),
+    ] = None
+    seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0
+
+    def options(self, topic: "Topic") -> "WalkOptions":
+        """Return how the walk on a topic goes."""
+        from opic.graph.focused_walk import WINDOW, Focus, WalkOptions
+
+        window = self.host_window if self.host_window is not None else 0 if topic.kind == "host" else WINDOW
+        return WalkOptions(Focus(self.focus), self.radius, self.probes, self.tries, window=window)
 
 
 @dataclass(frozen=True, slots=True)
 class WebInput:
     """What a sample of pages fetched over HTTP begins with, and its limits."""
 
-    crawl: Sequence[Path]
-    start: str | None
-    fetch: int | None
-    host_delay_seconds: float | None
-    allow_private: bool
-    publish: bool
+    crawl: Annotated[
+        list[Path] | None, event_files("Without --recorded: crawl events to take in-links from; repeatable.")
+    ] = None
+    host_delay: HostDelay = None
+    allow_private: AllowPrivate = False
+    publish: Annotated[bool, typer.Option(help="Send the pages fetched over HTTP to the service.")] = True
 
 
 @choosing
 def sample(
     *,
     topic: Annotated[str, typer.Option(metavar="TOPIC", help=TOPIC_HELP, show_default=False)],
-    estimate: SharedTopic = None,
-    mean: MeanOf = None,
-    shares: SharesOf = None,
-    recorded: RecordedFiles = None,
-    crawl: InlinkFiles = None,
-    start: FirstPage = None,
-    steps: Steps = None,
-    focus: FocusChosen = WalkFocus.NEIGHBOURHOOD,
-    radius: Radius = 1,
-    probes: Probes = 10,
-    tries: Tries = 3,
-    fetch: Annotated[int | None, typer.Option(min=1, help="Maximum number of pages to fetch.")] = None,
-    host_window: HostWindow = None,
-    seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
-    host_delay: HostDelay = None,
-    allow_private: AllowPrivate = False,
-    publish: Annotated[bool, typer.Option(help="Send the pages fetched over HTTP to the service.")] = True,
+    wanted: EstimateOptions,
+    recorded: Annotated[
+        list[Path] | None,
+        event_files(
+            "Crawl events to use instead of the web, with `title` and `text` if the topic needs them; repeatable."
+        ),
+    ] = None,
+    walk: WalkChoices,
+    web: WebInput,
     verbose: Annotated[bool, typer.Option(help="Also print how the samples were taken, and why.")] = False,
     plot: Plot = None,
     chosen: ServiceChosen,
@@ -159,31 +159,34 @@ def sample(
     --focus hard suits a topic whose pages link to each other. The default also visits pages next to the topic, and so
     finds parts of it that do not link to each other. `opic topic-model` trains a text classifier for text:MODEL.
     """
-    from opic.graph.focused_walk import WINDOW, Focus, WalkOptions
+    from opic.sampling.topics import parse_topic
+
+    log_to_stderr(logging.WARNING)
+    settings, of = chosen.settings(service=chosen.service), parse_topic(topic)
+    request = _request(of, wanted, walk, RECORDED_STEPS if recorded else WEB_STEPS)
+    if not recorded:
+        found = _from_web(request, walk, web, settings, chosen)
+    elif web.crawl:
+        raise BadInput(NOT_WITH_RECORDED)
+    else:
+        found = _from_recorded(request, recorded, walk, settings)
+    _print(found, as_json, verbose, plot)
+
+
+def _request(topic: "Topic", wanted: EstimateOptions, walk: WalkChoices, steps: int) -> "SampleRequest":
     from opic.sampling.page_properties import parse_property
     from opic.sampling.sampler import SampleRequest
     from opic.sampling.topics import parse_topic
 
-    log_to_stderr(logging.WARNING)
-    settings, wanted_topic = chosen.settings(service=chosen.service), parse_topic(topic)
-    window = host_window if host_window is not None else 0 if wanted_topic.kind == "host" else WINDOW
-    request = SampleRequest(
-        wanted_topic,
-        parse_topic(estimate) if estimate is not None else None,
-        steps if steps is not None else RECORDED_STEPS if recorded else WEB_STEPS,
-        parse_property(mean) if mean is not None else None,
-        parse_property(shares) if shares is not None else None,
-        seed,
-        WalkOptions(Focus(focus.value), radius, probes, tries, window=window),
+    return SampleRequest(
+        topic,
+        parse_topic(wanted.estimate) if wanted.estimate is not None else None,
+        walk.steps if walk.steps is not None else steps,
+        parse_property(wanted.mean) if wanted.mean is not None else None,
+        parse_property(wanted.shares) if wanted.shares is not None else None,
+        walk.seed,
+        walk.options(topic),
     )
-    if recorded:
-        if crawl:
-            raise BadInput(NOT_WITH_RECORDED)
-        found = _from_recorded(request, recorded, start, fetch, settings)
-    else:
-        given = WebInput(crawl or (), start, fetch, host_delay, allow_private, publish)
-        found = _from_web(request, given, settings, chosen)
-    _print(found, as_json, verbose, plot)
 
 
 def _draw(path: Path, found: "FocusedSample") -> None:
@@ -198,7 +201,7 @@ def _draw(path: Path, found: "FocusedSample") -> None:
 
 
 def _from_recorded(
-    request: "SampleRequest", files: Sequence[Path], start: str | None, fetch: int | None, settings: "Settings"
+    request: "SampleRequest", files: Sequence[Path], walk: WalkChoices, settings: "Settings"
 ) -> "FocusedSample":
     from opic.local.fetcher import RecordedFetcher
     from opic.sampling.sampled_web import KnownInlinks, SampledWeb, content_of, decode_recorded_page
@@ -213,16 +216,16 @@ def _from_recorded(
             )
     inlinks = KnownInlinks(events.values(), settings.limits())
     web = SampledWeb(
-        RecordedFetcher(events), inlinks, request.topic, request.wanted, limits=settings.limits(), fetches_max=fetch,
-        metas=request.metas,
+        RecordedFetcher(events), inlinks, request.topic, request.wanted, limits=settings.limits(),
+        fetches_max=walk.fetch, metas=request.metas,
     )  # fmt: skip
     on_topic = [url for url, event in events.items() if request.topic.contains(content_of(event))]
     # The page with most known in-links first.
-    return _walked(web, request, start, sorted(on_topic, key=lambda url: -len(inlinks.of(url))))
+    return _walked(web, request, walk.start, sorted(on_topic, key=lambda url: -len(inlinks.of(url))))
 
 
 def _from_web(
-    request: "SampleRequest", given: WebInput, settings: "Settings", chosen: ServiceChosen
+    request: "SampleRequest", walk: WalkChoices, given: WebInput, settings: "Settings", chosen: ServiceChosen
 ) -> "FocusedSample":
     """Sample pages fetched over HTTP; a running service gets their events."""
     from opic.local.web import WebFetcher, WebLimits
@@ -236,9 +239,9 @@ def _from_web(
     if request.metas:
         raise BadInput("pages fetched over HTTP have no metadata; name a crawl with `meta` by --recorded")
     address = service_address(chosen, settings)
-    candidates = _known_pages(request.topic, chosen, address) if given.start is None else ()
-    known = KnownInlinks(events_of(given.crawl, settings), settings.limits())
-    delay = settings.host_delay_seconds if given.host_delay_seconds is None else given.host_delay_seconds
+    candidates = _known_pages(request.topic, chosen, address) if walk.start is None else ()
+    known = KnownInlinks(events_of(given.crawl or (), settings), settings.limits())
+    delay = settings.host_delay_seconds if given.host_delay is None else given.host_delay
     taken: list[CrawlEvent] = []
     texts: dict[str, str] = {}
     with ending_in_order(), ExitStack() as stack:
@@ -251,10 +254,10 @@ def _from_web(
         limits = WebLimits(delay, allow_private=given.allow_private)
         fetcher = stack.enter_context(WebFetcher(limits, on_text=texts.__setitem__))
         web = SampledWeb(
-            fetcher, inlinks, request.topic, request.wanted, limits=settings.limits(), fetches_max=given.fetch,
+            fetcher, inlinks, request.topic, request.wanted, limits=settings.limits(), fetches_max=walk.fetch,
             texts=texts, took=taken.append,
         )  # fmt: skip
-        return _walked(web, request, given.start, candidates)
+        return _walked(web, request, walk.start, candidates)
 
 
 def _known_pages(topic: "Topic", chosen: ServiceChosen, address: object) -> list[str]:
@@ -338,8 +341,7 @@ def topic_model(
             help="Label: pages of this topic are on the topic of the model, such as tag:T, url:TEXT or host:H.",
         ),
     ],
-    chosen: Chosen,
-    as_json: ResultAsJson = False,
+    chosen: ResultChosen,
 ) -> None:
     """Train a text classifier for the topic text:MODEL, from labelled pages.
 
@@ -365,4 +367,4 @@ def topic_model(
     trained = train(texts, labels)
     trained.save(model)
     answer = {"model": str(model), "topic": topic.written, **asdict(validate(texts, labels))}
-    print_answer(answer, as_json)
+    print_answer(answer, chosen.as_json)

@@ -4,13 +4,13 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Final
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from opic.cli.options import FOUND_A_PROBLEM, Chosen, ResultAsJson, choosing, ending_in_order
+from opic.cli.options import FOUND_A_PROBLEM, Chosen, ResultChosen, choosing, ending_in_order
 from opic.cli.output import print_json
 from opic.errors import SettingsError
 from opic.logs import log_to_stderr
@@ -19,10 +19,35 @@ if TYPE_CHECKING:
     from opic.api.metrics import Metrics
     from opic.service.service import EmbeddedService
     from opic.service.standing import StandingService
+    from opic.settings import Settings
 
 STARTING: Final = "opic serve: starting"
 
 log = logging.getLogger("opic.service")
+
+
+@dataclass(frozen=True, slots=True)
+class UrlFrontierOptions:
+    """Whether URLFrontier's calls are answered too."""
+
+    urlfrontier: Annotated[
+        int | None, typer.Option(metavar="PORT", help="Answer URLFrontier's gRPC calls too; 0 for any free port.")
+    ] = None
+    urlfrontier_allow_delete: Annotated[
+        bool, typer.Option("--urlfrontier-allow-delete", help="Let URLFrontier's DeleteCrawl forget all pages.")
+    ] = False
+
+    @contextmanager
+    def answered(self, service: "EmbeddedService | StandingService", metrics: "Metrics") -> Iterator[None]:
+        """Answer the calls, if they are wanted, and print where."""
+        if self.urlfrontier is None:
+            yield
+            return
+        from opic.urlfrontier.server import serving
+
+        with serving(service, self.urlfrontier, metrics, allow_delete=self.urlfrontier_allow_delete) as address:
+            print(f"opic answers URLFrontier's calls at {address}", flush=True)
+            yield
 
 
 @choosing
@@ -33,12 +58,7 @@ def serve(
     port: Annotated[
         int | None, typer.Option(help="Port to listen on, 0 for any free one; default 8080. [OPIC_PORT]")
     ] = None,
-    urlfrontier: Annotated[
-        int | None, typer.Option(metavar="PORT", help="Answer URLFrontier's gRPC calls too; 0 for any free port.")
-    ] = None,
-    urlfrontier_allow_delete: Annotated[
-        bool, typer.Option("--urlfrontier-allow-delete", help="Let URLFrontier's DeleteCrawl forget all pages.")
-    ] = False,
+    frontier: UrlFrontierOptions,
     allow_open: Annotated[
         bool, typer.Option("--allow-open", help="Allow connections from other machines without OPIC_API_TOKEN.")
     ] = False,
@@ -52,12 +72,7 @@ def serve(
     """
     if os.environ.get("OPIC_LOG_FORMAT") != "json":
         print(STARTING, file=sys.stderr, flush=True)  # The rest takes seconds, or minutes with a large store.
-    own = {"host": host, "port": port}
-    settings = chosen.settings(**own)
-    if embedded and not settings.embedded:
-        if chosen.store is not None:
-            raise SettingsError("--embedded and --store contradict each other: leave one out")
-        settings = replace(chosen, store="embedded").settings(**own)
+    settings = _settings(chosen, embedded, host=host, port=port)
     log_to_stderr(logging.INFO, settings.log_format)
     from opic.api import ConnectionLimits, bind, create_app
     from opic.api import serve as serve_app
@@ -72,26 +87,21 @@ def serve(
     listener = bind(settings.host, settings.port, token_set=settings.api_token is not None, allow_open=allow_open)
     url, limits = url_of(listener), ConnectionLimits(connections=settings.max_connections)
     log.info("opening the store (%s)", f"embedded in {settings.data_dir()}" if settings.embedded else "a server")
-    with listener, ending_in_order(), opened as service, ExitStack() as more:
+    with listener, ending_in_order(), opened as service:
         metrics = Metrics(service.backend)
         application = create_app(service, allow_open=allow_open, metrics=metrics)
-        if urlfrontier is not None:
-            more.enter_context(_urlfrontier(service, urlfrontier, metrics, urlfrontier_allow_delete))
-        with service.announced(url, application.instance):
+        with frontier.answered(service, metrics), service.announced(url, application.instance):
             print(f"opic answers at {url}, its manual is at {url}/docs; Ctrl-C stops it", flush=True)
             serve_app(application, sockets=[listener], limits=limits)
 
 
-@contextmanager
-def _urlfrontier(
-    service: "EmbeddedService | StandingService", port: int, metrics: "Metrics", allow_delete: bool
-) -> Iterator[None]:
-    """Answer URLFrontier's calls, and print where."""
-    from opic.urlfrontier.server import serving
-
-    with serving(service, port, metrics, allow_delete=allow_delete) as address:
-        print(f"opic answers URLFrontier's calls at {address}", flush=True)
-        yield
+def _settings(chosen: Chosen, embedded: bool, **own: Any) -> "Settings":
+    settings = chosen.settings(**own)
+    if not embedded or settings.embedded:
+        return settings
+    if chosen.store is not None:
+        raise SettingsError("--embedded and --store contradict each other: leave one out")
+    return replace(chosen, store="embedded").settings(**own)
 
 
 @choosing
@@ -116,11 +126,7 @@ def worker(
 
 
 @choosing
-def doctor(
-    *,
-    chosen: Chosen,
-    as_json: ResultAsJson = False,
-) -> None:
+def doctor(*, chosen: ResultChosen) -> None:
     """Check settings, store and Kafka; say what to fix.
 
     Exit status 1 if a check fails.
@@ -128,7 +134,7 @@ def doctor(
     from opic.ops.doctor import look
 
     found = list(look(chosen.settings))
-    if as_json:
+    if chosen.as_json:
         print_json({"checks": [{"check": f.check, "verdict": f.verdict, "found": f.found} for f in found]})
     else:
         for f in found:

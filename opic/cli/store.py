@@ -3,23 +3,21 @@
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from opic.cli.calls import ApiCall, asking, service_address
-from opic.cli.options import FOUND_A_PROBLEM, AsJson, Chosen, ServiceChosen, choosing, ending_in_order
-from opic.cli.output import print_answer, print_fields, print_json, print_list
+from opic.cli.calls import ApiCall, asked, asking, service_address
+from opic.cli.options import FOUND_A_PROBLEM, Chosen, ResultChosen, ServiceChosen, choosing, ending_in_order
+from opic.cli.output import print_answer, print_fields, print_json, print_list, showing_progress
 from opic.errors import BadInput, SettingsError, StoreError
 from opic.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from opic.settings import Settings
 
-PROGRESS_SECONDS: Final = 0.2
 PROGRESS_LINE_SECONDS: Final = 5.0  # Where it is no terminal.
 POLL_SECONDS: Final = 0.2
 
@@ -42,7 +40,6 @@ def stats(
         ),
     ] = None,
     chosen: ServiceChosen,
-    as_json: AsJson = False,
 ) -> None:
     """Print counts: known and read pages, the clock, rounds, lag.
 
@@ -52,11 +49,11 @@ def stats(
     if timeout is not None and not wait:
         raise BadInput("--timeout is for --wait: add it, or leave --timeout out")
     problem = None
-    with asking(chosen) as ask, _progress(_waiting) as told:
+    with asking(chosen) as ask:
         answer = ask("GET", "/v1/stats")
         if wait:
-            answer, problem = _drained(ask, answer, timeout, told, alone=_is_alone(chosen))
-    print_answer(answer, as_json)
+            answer, problem = _drained(ask, answer, timeout, alone=_is_alone(chosen))
+    print_answer(answer, chosen.as_json)
     if problem is not None:
         print(f"opic: {problem}", file=sys.stderr)
         raise typer.Exit(FOUND_A_PROBLEM)
@@ -73,20 +70,21 @@ def _is_alone(chosen: ServiceChosen) -> bool:
 
 
 def _drained(
-    ask: ApiCall, answer: dict[str, Any], timeout: float | None, told: Callable[[int, int], None], *, alone: bool
+    ask: ApiCall, answer: dict[str, Any], timeout: float | None, *, alone: bool
 ) -> tuple[dict[str, Any], str | None]:
     """Wait until every accepted event has taken effect in all shards; if it takes too long, print what to do."""
     began, first = time.monotonic(), _undone(answer)
     if any(first) and alone:
         advice = "and no service runs here: start it with `opic serve --embedded`, then try again"
         return answer, f"{_waiting(*first)}, {advice}"
-    while any(left := _undone(answer)):
-        if timeout is not None and time.monotonic() - began >= timeout:
-            advice = "give --timeout more seconds" if left != first else "check that a worker runs, and its log"
-            return answer, f"{_waiting(*left)} after {timeout:g} s: {advice}"
-        told(*left)
-        time.sleep(POLL_SECONDS)
-        answer = ask("GET", "/v1/stats")
+    with showing_progress(PROGRESS_LINE_SECONDS) as show:
+        while any(left := _undone(answer)):
+            if timeout is not None and time.monotonic() - began >= timeout:
+                advice = "give --timeout more seconds" if left != first else "check that a worker runs, and its log"
+                return answer, f"{_waiting(*left)} after {timeout:g} s: {advice}"
+            show(0, None, _waiting(*left))
+            time.sleep(POLL_SECONDS)
+            answer = ask("GET", "/v1/stats")
     return answer, None
 
 
@@ -103,46 +101,26 @@ def series(
     *,
     n: Annotated[int, typer.Option("--n", min=2, max=1_000, help="Approximate number of entries.")] = 400,
     chosen: ServiceChosen,
-    as_json: AsJson = False,
 ) -> None:
     """Print the progress of the crawl, oldest first: time, rounds, clock."""
-    with asking(chosen) as ask:
-        answer = ask("GET", "/v1/series", {"n": n})
-    print_list(("time", "rounds", "clock"), answer, "series", as_json)
+    answer = asked(chosen, "GET", "/v1/series", {"n": n})
+    print_list(("time", "rounds", "clock"), answer, "series", chosen.as_json)
 
 
 @choosing
-def audit(
-    *,
-    chosen: ServiceChosen,
-    as_json: AsJson = False,
-) -> None:
+def audit(*, chosen: ServiceChosen) -> None:
     """Recount the books.
 
     minted = pages + virtual + in_flight, in whole grains; exit 1 if they do not balance.
     """
-    with asking(chosen) as ask:
-        answer = ask("GET", "/v1/audit")
-    print_answer(answer, as_json)
+    answer = asked(chosen, "GET", "/v1/audit")
+    print_answer(answer, chosen.as_json)
     if not answer["conserved"]:
         raise typer.Exit(FOUND_A_PROBLEM)
 
 
-def _copied(blocks: int, total: int) -> str:
-    return f"{blocks:,} of {total:,} blocks copied"
-
-
-def _written(values: int, total: int) -> str:
-    return f"{values:,} of {total:,} values written"
-
-
 @choosing
-def backup(
-    directory: Directory,
-    *,
-    chosen: Chosen,
-    as_json: AsJson = False,
-) -> None:
+def backup(directory: Directory, *, chosen: ResultChosen) -> None:
     """Copy all shards of a crawl into a new directory.
 
     The copy is of one state. Workers and endpoints may keep running.
@@ -152,11 +130,13 @@ def backup(
 
     settings = chosen.settings()
     log_to_stderr(logging.WARNING)
-    with ending_in_order(), ExitStack() as stack, _progress(_copied) as told:
+    with ending_in_order(), ExitStack() as stack, showing_progress(PROGRESS_LINE_SECONDS) as show:
         client = connected(settings, stack, make=False)
         found = OpenCrawl.open(client, settings.crawl, settings.rules_given(), create=False)
-        manifest = backups.backup(found, directory, told)
-    _print_manifest(manifest, directory, as_json)
+        manifest = backups.backup(
+            found, directory, lambda done, total: show(done, total, f"{done:,} of {total:,} blocks copied")
+        )
+    _print_manifest(manifest, directory, chosen.as_json)
 
 
 @choosing
@@ -164,8 +144,7 @@ def restore(
     directory: Directory,
     *,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the existing crawl of that name.")] = False,
-    chosen: Chosen,
-    as_json: AsJson = False,
+    chosen: ResultChosen,
 ) -> None:
     """Put a backup into a store, whole or not at all.
 
@@ -175,10 +154,13 @@ def restore(
 
     settings = chosen.settings()
     log_to_stderr(logging.WARNING)
-    with ending_in_order(), ExitStack() as stack, _progress(_written) as told:
+    with ending_in_order(), ExitStack() as stack, showing_progress(PROGRESS_LINE_SECONDS) as show:
         client = connected(settings, stack, make=True)
-        manifest = restores.restore(client, directory, settings.crawl, replace=replace, on_progress=told)
-    _print_manifest(manifest, directory, as_json)
+        manifest = restores.restore(
+            client, directory, settings.crawl, replace=replace,
+            on_progress=lambda done, total: show(done, total, f"{done:,} of {total:,} values written"),
+        )  # fmt: skip
+    _print_manifest(manifest, directory, chosen.as_json)
 
 
 @choosing
@@ -227,24 +209,6 @@ def connected(settings: "Settings", stack: ExitStack, *, make: bool) -> Any:
     client = connect(url)
     stack.callback(client.close)
     return client
-
-
-@contextmanager
-def _progress(shown: Callable[[int, int], str]) -> Iterator[Callable[[int, int], None]]:
-    """Show on stderr how far it is: on a terminal in one line, else in a line now and then."""
-    terminal, last = sys.stderr.isatty(), 0.0
-
-    def tell(first: int, second: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= (PROGRESS_SECONDS if terminal else PROGRESS_LINE_SECONDS):
-            start, clear, end = ("\r", "\x1b[K", "") if terminal else ("", "", "\n")
-            print(f"{start}{shown(first, second)}{clear}", end=end, file=sys.stderr, flush=True)
-            last = now
-
-    yield tell
-    if terminal and last:
-        print("\r", end="\x1b[K", file=sys.stderr, flush=True)
 
 
 def _print_manifest(manifest: dict[str, Any], directory: Path, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from opic.cli.calls import asking
-from opic.cli.options import AsJson, Chosen, ServiceChosen, choosing, ending_in_order
+from opic.cli.options import ResultChosen, ServiceChosen, choosing, ending_in_order
 from opic.cli.output import print_answer, print_list
 from opic.cli.store import connected
 from opic.errors import BadInput
@@ -28,7 +28,6 @@ def forget(
     domain: Annotated[str | None, typer.Option(help="All pages of this host or domain, including subdomains.")] = None,
     yes: Yes = False,
     chosen: ServiceChosen,
-    as_json: AsJson = False,
 ) -> None:
     """Forget pages, with their links and metadata, and print how many.
 
@@ -49,7 +48,7 @@ def forget(
             while more:
                 answer = ask("DELETE", "/v1/pages", one)
                 count, more = count + answer["forgotten"], answer.get("more", False)
-    print_answer({"forgotten": count}, as_json)
+    print_answer({"forgotten": count}, chosen.as_json)
 
 
 def confirm(question: str, yes: bool) -> None:
@@ -64,8 +63,7 @@ def crawls(
     delete: Annotated[str | None, typer.Option(metavar="NAME", help="Delete this crawl, with all that it has.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Delete it even if a worker of it seems to run.")] = False,
     yes: Yes = False,
-    chosen: Chosen,
-    as_json: AsJson = False,
+    chosen: ResultChosen,
 ) -> None:
     """Print the crawls of a store, or delete one.
 
@@ -81,9 +79,9 @@ def crawls(
         client = connected(settings, stack, make=False)
         if delete is None:
             answer = {"crawls": [asdict(one) for one in crawls_of(client)]}
-            print_list(("name", "shards", "known_pages", "read_pages"), answer, "crawls", as_json)
+            print_list(("name", "shards", "known_pages", "read_pages"), answer, "crawls", chosen.as_json)
             return
         confirm(f"Delete crawl {delete!r} and all that it has?", yes)
         removed = delete_crawl(client, delete, force=force)
         KnownCrawls(settings).forget(delete)
-    print_answer({"deleted": delete, "keys_removed": removed}, as_json)
+    print_answer({"deleted": delete, "keys_removed": removed}, chosen.as_json)

@@ -1,12 +1,12 @@
 """Calls as values: the request, the type of the answer, and whether the call may be retried.
 
-`sync` and `aio` only name and send them; the rest of both clients is here.
+`methods` names them, `sync` and `aio` send them.
 """
 
 import json
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, Generic, Literal, TypeVar, cast
@@ -17,7 +17,7 @@ import msgspec
 from tenacity import RetryCallState, retry_if_exception, wait_random_exponential
 
 from opic.client import answers
-from opic.client.errors import BadAnswer, CallFailed, ClientError, Unavailable, Unreachable, failure
+from opic.client.errors import BadAnswer, CallFailed, ClientError, EventsRejected, Unavailable, Unreachable, failure
 from opic.redaction import without_secret
 
 CONNECT_SECONDS: Final = 5.0
@@ -54,15 +54,19 @@ class Call(Generic[T]):
         parameters: query parameters.
         body: the encoded body.
         headers: additional headers.
+        rejected: makes the error of an answer that lists things the service rejected; None if it is no error.
+        outcome: of a call that does not fail: makes its result of the error, or of None.
     """
 
     method: str
     path: str
-    answer: type[T]
+    answer: type[Any]
     again: bool = True
     parameters: Mapping[str, str | int | float] = field(default_factory=dict)
     body: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    rejected: Callable[[Any], CallFailed] | None = None
+    outcome: Callable[[ClientError | None], T] | None = None
 
     def request(self) -> dict[str, Any]:
         """Return the arguments for httpx."""
@@ -86,11 +90,22 @@ class Call(Generic[T]):
         if self.answer is str:
             return cast(T, response.text)
         try:
-            return msgspec.json.decode(response.content, type=self.answer)
+            answer = msgspec.json.decode(response.content, type=self.answer)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             said = response.text[:BAD_ANSWER_CHARS]
             where = f"{self.method} {response.url}"
             raise BadAnswer(f"{where}: unexpected answer, so {ANOTHER_PROGRAM}: {error}: {said!r}") from None
+        if self.outcome is not None:
+            return self.outcome(None)
+        if self.rejected is not None and answer.rejected:
+            raise self.rejected(answer)
+        return cast(T, answer)
+
+    def failed(self, error: ClientError) -> T:
+        """Return the result of a call that gave an error, or raise the error."""
+        if self.outcome is None:
+            raise error
+        return self.outcome(error)
 
 
 def _failure(call: Call[Any], response: httpx.Response) -> ClientError:
@@ -229,13 +244,15 @@ def local_path(domain: str) -> str:
     return f"/v1/local/{quote(domain, safe='')}"
 
 
-def events(sent: bytes, form: Form, *, once: bool, key: str | None) -> Call[answers.Accepted]:
+def events(
+    sent: bytes, form: Form, *, once: bool, key: str | None = None, raise_rejected: bool = True
+) -> Call[answers.Accepted]:
     """Send events. With an Idempotency-Key the call may be retried."""
     headers = {"content-type": FORMS[form]}
     if once or key is not None:
         headers["idempotency-key"] = key or uuid.uuid4().hex
-    again = "idempotency-key" in headers
-    return Call("POST", "/v1/events", answers.Accepted, again, body=sent, headers=headers)
+    again, rejected = "idempotency-key" in headers, EventsRejected if raise_rejected else None
+    return Call("POST", "/v1/events", answers.Accepted, again, body=sent, headers=headers, rejected=rejected)
 
 
 def encoded(events: Events, form: Form) -> bytes:
@@ -244,6 +261,13 @@ def encoded(events: Events, form: Form) -> bytes:
     if form == "lines":
         return msgspec.json.Encoder().encode_lines(every)
     return msgspec.msgpack.encode(every) if form == "msgpack" else msgspec.json.encode(every)
+
+
+def readiness(error: ClientError | None) -> answers.Ready:
+    """Return what a call of /readyz shows, by its error."""
+    if error is None:
+        return answers.Ready(True)
+    return answers.Ready(False, error.detail if isinstance(error, CallFailed) else str(error))
 
 
 def by_path(

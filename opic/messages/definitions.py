@@ -16,8 +16,7 @@ Prefixes = Annotated[list[str], about("URL prefixes.")]
 Parts = Annotated[list[str], about("Literal substrings of the URL.")]
 Tags = Annotated[list[str], about("Tags of the page's most recent crawl event with tags.")]
 Weight = Annotated[
-    float,
-    about("Each of its pages receives this multiple of every grant.", gt=0, le=WEIGHT_MAX, examples=[5]),
+    float, about("Each of its pages receives this multiple of every grant.", gt=0, le=WEIGHT_MAX, examples=[5])
 ]
 Revisit = Annotated[
     RevisitSeconds | None, about("Minimum time from a read of one of its pages to the next suggestion of the page.")

@@ -41,8 +41,7 @@ class Event(Struct, omit_defaults=True):
         bool, about("Of a failed fetch: true if the page is not to be tried again, until it is read or seeded.")
     ] = False
     retry_after: Annotated[
-        float | None,
-        about("Of a failed fetch: the seconds that the page waits, instead of a back-off that doubles."),
+        float | None, about("Of a failed fetch: the seconds that the page waits, instead of a back-off that doubles.")
     ] = None
     not_before: Annotated[float | str | None, about(NOT_BEFORE)] = None
     priority: Annotated[float | None, about(PRIORITY)] = None

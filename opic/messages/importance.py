@@ -20,8 +20,7 @@ class Importance(Struct, frozen=True):
     last_fetched_at: Annotated[float | None, about("Time of the last read, in Unix seconds.")] = None
     policy: Annotated[str | None, about("The policy of the estimate.")] = None
     window: Annotated[
-        Window | None,
-        about("The requested window: rounds, or a duration such as 30d; null for the static policy."),
+        Window | None, about("The requested window: rounds, or a duration such as 30d; null for the static policy.")
     ] = None
     error_bound: Annotated[
         float | None,

@@ -16,8 +16,7 @@ class Audit(Struct, frozen=True):
     in_flight: Annotated[int, about("Grains in transit between shards.")]
     conserved: Annotated[bool, about("True if no grain was created or lost, and every total equals its recount.")]
     shards: Annotated[
-        list[dict[str, Any]],
-        about("The same fields for each shard, and the totals that differ from their recount."),
+        list[dict[str, Any]], about("The same fields for each shard, and the totals that differ from their recount.")
     ]
 
 

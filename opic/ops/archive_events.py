@@ -124,10 +124,7 @@ class ArchiveEvents:
             self.counts["not_http"] += 1
             return None
         self.counts["bodies_cut"] += answer.cut or record.cut
-        event.status = answer.status
-        if 300 <= answer.status <= 399:
-            event.redirect = absolute_link(url, answer.headers.get("location", ""))
-        elif 200 <= answer.status <= 299:
+        if _answered(event, answer):
             if answer.kind in HTML and not self._recorded:
                 event.links = self._html(url, answer.body, answer.charset)
             self._seen.put(headers, event.links)
@@ -141,7 +138,7 @@ class ArchiveEvents:
     def _unchanged(self, event: CrawlEvent, headers: Mapping[str, str], answer: HttpAnswer | None) -> CrawlEvent | None:
         """Return the event of a page that is as it was before, if that is known."""
         if answer is not None and 300 <= answer.status <= 399 and answer.status != NOT_MODIFIED:
-            event.status, event.redirect = answer.status, absolute_link(event.url, answer.headers.get("location", ""))
+            _answered(event, answer)
             return event
         links = self._seen.of(headers)
         if links is None:
@@ -208,10 +205,7 @@ class ArchiveEvents:
         )  # fmt: skip
         if kind == "revisit" or answer.status == NOT_MODIFIED:
             return self._unchanged(event, headers, answer)
-        event.status = answer.status
-        if 300 <= answer.status <= 399:
-            event.redirect = absolute_link(url, answer.headers.get("location", ""))
-        elif 200 <= answer.status <= 299:
+        if _answered(event, answer):
             page = _map(http, "HTML-Metadata")
             links = [one for one in _list(page, "Links") if one.get("path") in WAT_PATHS]
             head = _map(page, "Head")
@@ -234,6 +228,14 @@ class _PendingPage:
         of = headers.get("warc-concurrent-to") or headers.get("warc-refers-to")
         own = self.headers.get("warc-record-id")
         return not self.complete and (of == own if of else _url(headers) == self.found.event.url)
+
+
+def _answered(event: CrawlEvent, answer: HttpAnswer) -> bool:
+    """Note in an event what the page answered, and where it leads to; return whether it is a page."""
+    event.status = answer.status
+    if 300 <= answer.status <= 399:
+        event.redirect = absolute_link(event.url, answer.headers.get("location", ""))
+    return 200 <= answer.status <= 299
 
 
 def as_html(links: list[dict[str, Any]], base: object = None, metas: list[dict[str, Any]] | None = None) -> bytes:

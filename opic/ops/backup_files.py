@@ -27,6 +27,7 @@ import zstandard
 
 from opic.errors import SettingsError
 from opic.model.cash import CrawlRules
+from opic.ops.whole_files import whole_files
 from opic.store.keys import FORMAT
 
 BACKUP_FORMAT: Final = 3
@@ -268,14 +269,5 @@ def make_empty(directory: Path) -> None:
 def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
     """Write the manifest with its checksum, atomically, after all other files: without it there is no backup."""
     manifest["checksum"] = _checksum(manifest)
-    scratch = directory / f"{MANIFEST}.new"
-    with scratch.open("w") as file:
-        file.write(json.dumps(manifest, indent=1) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.replace(directory / MANIFEST)
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)  # Without this, a power loss may lose the file's name.
-    finally:
-        os.close(handle)
+    with whole_files([directory / MANIFEST]) as (file,):
+        file.write(json.dumps(manifest, indent=1).encode() + b"\n")

@@ -10,7 +10,7 @@ from typing import Final, TextIO
 import numpy as np
 
 from opic.errors import BadInput, BadUrl
-from opic.ops.export import CC_COLUMNS, reversed_host
+from opic.ops.export import CC_COLUMNS, reversed_hosts
 from opic.ops.export_pages import CrawlPicture, MetaCopy, take_picture
 from opic.ops.export_tables import check_parquet
 from opic.query.queries import Query
@@ -56,10 +56,7 @@ def compare(query: Query, path: Path) -> dict[str, object]:
 
 def _hosts(picture: CrawlPicture, theirs: Mapping[str, float]) -> tuple[int, dict[str, float]]:
     """Return how many hosts there are, and the importance of those that a file has too."""
-    ours = dict[str, float]()
-    for host, share in picture.hosts().items():
-        name = reversed_host(host)
-        ours[name] = ours.get(name, 0.0) + share
+    ours = reversed_hosts(picture)
     return len(ours), {name: share for name, share in ours.items() if name in theirs}
 
 

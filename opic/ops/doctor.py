@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,9 +16,9 @@ from typing import Any, Literal
 from opic.errors import OpicError, StoreLost, StoreMismatch
 from opic.redaction import without_secret
 from opic.replica.stored_links import read_list
+from opic.service.backend import Backend
 from opic.service.embedded import EmbeddedServer
 from opic.service.known_crawls import KnownCrawls
-from opic.service.service import Backend
 from opic.settings import Settings
 from opic.store import connect
 from opic.store.cluster import Cluster
@@ -285,28 +285,32 @@ def _crawl(settings: Settings, url: str, client: Any, log_answers: bool) -> Iter
         yield Finding("functions", "warn", f"{LIBRARY} was not loaded; this check loaded it")
     else:
         yield Finding("functions", "ok", f"{LIBRARY} is loaded")
-    with ExitStack() as stack:
-        try:
-            backend = Backend(settings, url, create=False)
-        except StoreMismatch as error:
-            yield Finding("crawl", "FAIL", str(error))
-            return
-        stack.callback(backend.close)
-        books = backend.crawl.totals()
-        yield Finding("crawl", "ok", f"{settings.crawl}: {books.live:,} known pages, {books.open:,} of them read")
-        if not log_answers:
-            yield Finding("lag", "warn", "how many accepted events are waiting is known once Kafka answers")
-        elif (lag := backend.lag()) >= min(LAG_WARN, settings.max_lag):
+    try:
+        backend = Backend(settings, url, create=False)
+    except StoreMismatch as error:
+        yield Finding("crawl", "FAIL", str(error))
+        return
+    with closing(backend):
+        yield from _books(backend, settings, log_answers)
+
+
+def _books(backend: Backend, settings: Settings, log_answers: bool) -> Iterator[Finding]:
+    """Check what the crawl holds."""
+    books = backend.crawl.totals()
+    yield Finding("crawl", "ok", f"{settings.crawl}: {books.live:,} known pages, {books.open:,} of them read")
+    if not log_answers:
+        yield Finding("lag", "warn", "how many accepted events are waiting is known once Kafka answers")
+    else:
+        if (lag := backend.lag()) >= min(LAG_WARN, settings.max_lag):
             text = f"{lag:,} accepted events are waiting, OPIC_MAX_LAG is {settings.max_lag:,}: is a worker running?"
             yield Finding("lag", "FAIL" if lag >= settings.max_lag else "warn", text)
         else:
             yield Finding("lag", "ok", f"{lag:,} accepted events are waiting")
-        if log_answers:
-            yield from _lost_events(backend)
-        audit, _ = backend.crawl.audit()
-        yield _kept_links(backend)
-        if audit.conserved:
-            yield Finding("audit", "ok", f"all {audit.minted:,} grains are accounted for")
-        else:
-            why = "; ".join(audit.mismatches) or "minted is not pages + virtual"
-            yield Finding("audit", "FAIL", f"the books don't balance ({why}): stop the workers and restore a backup")
+        yield from _lost_events(backend)
+    audit, _ = backend.crawl.audit()
+    yield _kept_links(backend)
+    if audit.conserved:
+        yield Finding("audit", "ok", f"all {audit.minted:,} grains are accounted for")
+    else:
+        why = "; ".join(audit.mismatches) or "minted is not pages + virtual"
+        yield Finding("audit", "FAIL", f"the books don't balance ({why}): stop the workers and restore a backup")

@@ -76,15 +76,8 @@ def export(
         NotKept: no links are kept.
         StoreUnavailable: the store is unavailable, or was recreated meanwhile.
     """
-    if links and format == "cc-ranks":
-        raise BadInput("--links are between pages, and cc-ranks has hosts: use parquet, csv or jsonl")
     packed = path.suffix == ".gz"
-    if packed and format == "parquet":
-        raise BadInput(f"{path.name}: Parquet compresses by itself: leave .gz out")
-    if format == "parquet":
-        check_parquet()
-    if not path.parent.is_dir():
-        raise BadInput(f"{path.parent} is no directory: make it first")
+    _check(path, format, links=links, packed=packed)
     own = [] if format == "parquet" else [path.with_name(f"{path.name}.meta.json")]
     paths = [path, *own, *([links_path(path)] if links else [])]
     with MetaCopy(query.crawl) as metas, whole_files(paths) as files:
@@ -100,6 +93,17 @@ def export(
         if own:
             files[1].write(json.dumps(about, indent=1).encode() + b"\n")
     return {"files": [str(one) for one in paths], **counts, **about}
+
+
+def _check(path: Path, format: str, *, links: bool, packed: bool) -> None:
+    if links and format == "cc-ranks":
+        raise BadInput("--links are between pages, and cc-ranks has hosts: use parquet, csv or jsonl")
+    if packed and format == "parquet":
+        raise BadInput(f"{path.name}: Parquet compresses by itself: leave .gz out")
+    if format == "parquet":
+        check_parquet()
+    if not path.parent.is_dir():
+        raise BadInput(f"{path.parent} is no directory: make it first")
 
 
 def about_of(picture: CrawlPicture) -> dict[str, object]:
@@ -153,15 +157,21 @@ def _write_links(
 
 def _write_hosts(picture: CrawlPicture, file: BinaryIO, *, packed: bool) -> dict[str, object]:
     """Write hosts as Common Crawl publishes their ranks, by PageRank; harmonic centrality is not computed."""
-    sums = dict[str, float]()
-    for host, share in picture.hosts().items():
-        name = reversed_host(host)
-        sums[name] = sums.get(name, 0.0) + share
+    sums = reversed_hosts(picture)
     with open_text(file, packed=packed) as text:
         text.write("\t".join(CC_COLUMNS) + "\n")
         for position, (name, share) in enumerate(sorted(sums.items(), key=lambda one: (-one[1], one[0])), 1):
             text.write(f"{CC_NONE}\t{CC_NONE}\t{position}\t{share!r}\t{name}\n")
     return {"hosts": len(sums)}
+
+
+def reversed_hosts(picture: CrawlPicture) -> dict[str, float]:
+    """Return the importance of each host that has pages, by the names that Common Crawl's web graphs give them."""
+    sums = dict[str, float]()
+    for host, share in picture.hosts().items():
+        name = reversed_host(host)
+        sums[name] = sums.get(name, 0.0) + share
+    return sums
 
 
 def reversed_host(host: str) -> str:

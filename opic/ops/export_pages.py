@@ -24,7 +24,8 @@ from opic.query.kept_links import NOT_KEPT
 from opic.query.link_pairs import stored_pairs
 from opic.query.page_entries import EXACT
 from opic.query.queries import Query
-from opic.query.snapshots import Int64s, Snapshot, View
+from opic.query.rankings import View
+from opic.query.snapshots import Int64s, Snapshot
 from opic.replica import Crawl
 from opic.replica.crawl import Outdated
 from opic.replica.effect import Effect

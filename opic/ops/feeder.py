@@ -32,7 +32,7 @@ PATIENCE_SECONDS: Final = 2.0  # A running worker takes a batch in well under a 
 
 
 class Target(Protocol):
-    """The interface that a replay needs of an open store; implemented by `opic.service.service.Backend`."""
+    """The interface that a replay needs of an open store; implemented by `opic.service.backend.Backend`."""
 
     settings: Settings
     crawl: Crawl

@@ -183,6 +183,11 @@ def lines_of(path: Path, bytes_max: int) -> Iterator[tuple[int, bytes]]:
         raise BadInput(f"{path}: can't be read: {error.strerror or error}") from None
 
 
+def values_by_number(path: Path, format: str, bytes_max: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the events of a file of crawl events, jsonl or msgpack, each with its number; see the two below."""
+    return enumerate(values_of(path, bytes_max), 1) if format == "msgpack" else lines_of(path, bytes_max)
+
+
 def values_of(path: Path, bytes_max: int) -> Iterator[bytes]:
     """Yield the MessagePack values of a file, plain or gzip.
 
@@ -216,9 +221,7 @@ def _replay_events(feeder: Feeder, paths: Sequence[Path], plan: Plan) -> None:
     limits, bytes_max = feeder.limits, feeder.settings.max_body_bytes
     for path in paths:
         try:
-            packed = plan.format == "msgpack"
-            values = enumerate(values_of(path, bytes_max), 1) if packed else lines_of(path, bytes_max)
-            for number, value in values:
+            for number, value in values_by_number(path, plan.format, bytes_max):
                 taken = value
                 try:
                     event, unknown = decode_any_event(value) if plan.ignore_unknown else (decode_crawl_event(value), ())

@@ -8,24 +8,22 @@ over the links of a time window.
 """
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from opic.errors import BadInput
 from opic.model.cash import Flag
 from opic.model.series import UNITS_US, Window
+from opic.query.host_index import Bools, Int64s
 from opic.query.kept_links import KeptLinks
 from opic.query.queries import Query, check_count
-from opic.query.snapshots import largest
+from opic.query.rankings import largest
 from opic.query.top_pages import Cursor, answer_of
 from opic.replica import Replica
 from opic.replica.crawl import Outdated, Place
 from opic.urls.canonical import canonical_host
 
-Bools = NDArray[np.bool_]
-Int64s = NDArray[np.int64]
 PAGES_AT_ONCE: Final = 1 << 16  # Pages whose last reads are looked up while a replica waits: some milliseconds.
 
 
@@ -34,6 +32,12 @@ class _Shard:
     pages: int
     wanted: Bools  # By page: whether it may be in the answer.
     time_us: int  # Of the last record.
+
+
+class _Linked(NamedTuple):
+    place: Place
+    url: str
+    inlinks: int
 
 
 def most_linked(  # noqa: PLR0917 - the terms of one question
@@ -50,8 +54,6 @@ def most_linked(  # noqa: PLR0917 - the terms of one question
     With a window it takes a pass over all links.
 
     Args:
-        query: the query object of the crawl.
-        kept: its kept links.
         n: maximum number of pages; pages without in-links are left out.
         domain: only pages of this host or domain and its subdomains; links from all pages count.
         policy: of the importance that each page comes with.
@@ -69,32 +71,34 @@ def most_linked(  # noqa: PLR0917 - the terms of one question
         raise BadInput(
             f'window={span.shown()} is a number of rounds: with by=inlinks say a duration like "7d" or "12h"'
         )
-    crawl = query.crawl
-
-    cursor = None if after is None else Cursor.parse(after, len(crawl))
-
-    def named() -> tuple[list[Place], list[str], list[int], float]:
-        found, as_of = _counts(kept, within, span)
-        together, starts = np.concatenate(found), np.cumsum([0, *map(len, found)])
-        if cursor is not None:
-            newer = cursor.page >= len(found[cursor.shard])
-            position = len(together) if newer else int(starts[cursor.shard]) + cursor.page
-            together[~cursor.later(together, position)] = -1
-        best = largest(together, n + 1)
-        shards = np.searchsorted(starts, best, side="right") - 1
-        places: list[Place] = list(zip(shards.tolist(), (best - starts[shards]).tolist(), strict=True))
-        urls, counts = crawl.urls_of(places), together[best].tolist()
-        there = [at for at, place in enumerate(places) if urls[place]]  # Others were forgotten a moment ago.
-        return [places[at] for at in there], [urls[places[at]] for at in there], [counts[at] for at in there], as_of
-
-    places, urls, counts, as_of = crawl.steadily(named)
+    cursor = None if after is None else Cursor.parse(after, len(query.crawl))
+    found, as_of = query.crawl.steadily(lambda: _most_linked(kept, n, within, span, cursor))
     told = {"window": None if span is None else span.shown()}
     pages = [
-        {**page, **told, "inlinks": count}
-        for page, count in zip(query.importance(urls, policy), counts, strict=True)
+        {**page, **told, "inlinks": one.inlinks}
+        for page, one in zip(query.importance([one.url for one in found], policy), found, strict=True)
         if page is not None
     ]
-    return answer_of(pages, lambda last: Cursor(*places[last], counts[last]), n, as_of)
+    return answer_of(pages, lambda last: Cursor(*found[last].place, found[last].inlinks), n, as_of)
+
+
+def _most_linked(
+    kept: KeptLinks, n: int, within: str | None, span: Window | None, cursor: Cursor | None
+) -> tuple[list[_Linked], float]:
+    """Return the pages with the most in-links, one more than `n` if there are more; and a time."""
+    counts, as_of = _counts(kept, within, span)
+    together, starts = np.concatenate(counts), np.cumsum([0, *map(len, counts)])
+    if cursor is not None:
+        newer = cursor.page >= len(counts[cursor.shard])
+        position = len(together) if newer else int(starts[cursor.shard]) + cursor.page
+        together[~cursor.later(together, position)] = -1
+    best = largest(together, n + 1)
+    shards = np.searchsorted(starts, best, side="right") - 1
+    places: list[Place] = list(zip(shards.tolist(), (best - starts[shards]).tolist(), strict=True))
+    urls = kept.crawl.urls_of(places)
+    linked = zip(places, together[best].tolist(), strict=True)
+    # Those without a URL were forgotten a moment ago.
+    return [_Linked(place, urls[place], count) for place, count in linked if urls[place]], as_of
 
 
 def _counts(kept: KeptLinks, within: str | None, span: Window | None) -> tuple[list[Int64s], float]:

@@ -23,7 +23,8 @@ from opic.model.cash import Flag
 from opic.query.host_index import joined
 from opic.query.kept_links import LinksRead
 from opic.query.page_flows import PageFlows, PageStates
-from opic.query.snapshots import KNOWN_GONE, Snapshot, View
+from opic.query.rankings import View, ranks_among
+from opic.query.snapshots import KNOWN_GONE, Snapshot
 from opic.replica.crawl import Place
 from opic.replica.effect import Head
 
@@ -94,8 +95,7 @@ class ExactView:
 
     def ranks(self, shares: Sequence[float]) -> list[int]:
         """Return 1 + the number of pages with a larger share, for each."""
-        larger = len(self.ascending) - np.searchsorted(self.ascending, np.array(shares), side="right")
-        return [1 + n for n in larger.tolist()]
+        return ranks_among(self.ascending, shares)
 
     def certain(self, shares: Sequence[float]) -> list[bool]:
         """Return whether the rank of each share is that in exact PageRank: no other is as near as the bound.

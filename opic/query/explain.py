@@ -7,7 +7,8 @@ from opic.model.classes import OTHERS
 from opic.model.page_notes import depth_of, unpack_meta
 from opic.query.page_entries import EXACT, measures_of, times_of, use_exact, use_window
 from opic.query.queries import Query
-from opic.query.snapshots import Ranking, Snapshot, WindowView
+from opic.query.rankings import Ranking, WindowView
+from opic.query.snapshots import Snapshot
 from opic.replica.crawl import Place, Rows
 
 
@@ -20,7 +21,6 @@ def explain(
     the formula are then those of the snapshot.
 
     Args:
-        query: the query object of the crawl.
         url: the URL, in any form.
         policy: as in `Query.importance`.
         window: as in `Query.importance`.
@@ -94,11 +94,7 @@ def _parts(query: Query, rows: Rows, place: Place, *, gone: bool) -> dict[str, o
     return {
         "known_pages": Books.merged(rows.books, rules).live,
         "cash_parts": parts,
-        "history": {
-            "total": spent,
-            "reads": int(rows.reads[0]),
-            "measures": measures_of(rows),
-        },
+        "history": {"total": spent, "reads": int(rows.reads[0]), "measures": measures_of(rows)},
         "class": query.class_names().get(slot, OTHERS) if slot else OTHERS,
         "weight": 1 + own.extra[slot] / MILLION,
         "state": "gone" if gone else "read" if state & Flag.OPEN else "unread",

@@ -185,10 +185,7 @@ class _ReadPages:
 
 
 def _keyed(
-    replicas: Sequence[Replica],
-    states: Sequence[NDArray[np.uint8]],
-    mixed: Sequence[Floats],
-    worth: Sequence[Floats],
+    replicas: Sequence[Replica], states: Sequence[NDArray[np.uint8]], mixed: Sequence[Floats], worth: Sequence[Floats]
 ) -> list[ShardPages]:
     """Return the pages of each shard with their keys.
 

@@ -2,9 +2,14 @@
 
 Source: Davis, Dhillon (2006), "Estimating the global PageRank of web communities": a few numbers represent the rest of
 the web. Here they are measured during the crawl.
+
+The step counts, for each page, what came from other registered domains. So the in-flow of a domain is exact. Of a host
+it is a lower bound, as what came from the other hosts of its domain is not counted apart; `inflow_max` is an upper
+bound, and equal to it while no other host of the domain has sent anything. Where links are kept, in-flow is computed
+from them instead, of any set of pages and by any policy, unless the policy asked for is "static" and the set a domain.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,16 +33,56 @@ LINKS_ONLY: Final = ("prefix", "list")  # Areas whose in-flow is not counted, on
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """The pages that in-flow is asked of: those of a registered domain or a host, below a URL prefix, or in a list."""
+    """The pages that in-flow is asked of: those of a registered domain or a host, below a URL prefix, or in a list.
+
+    A prefix and a list need kept links.
+    """
 
     name: str
     kind: str  # domain, host, prefix or list.
     urls: tuple[str, ...] = ()  # Of a list: canonical and distinct.
 
-    @property
-    def is_host(self) -> bool:
-        """Whether they are those of a host."""
-        return self.kind == "host"
+    @classmethod
+    def of(
+        cls, query: Query, domain: str | None, host: str | None, prefix: str | None, urls: Sequence[str] | None
+    ) -> "Area":
+        """Check what in-flow is asked of.
+
+        Raises:
+            BadInput: not one of them is given, it can't be taken, or `domain` is not a registered domain.
+        """
+        if urls is not None:
+            if not urls:
+                raise BadInput("urls is empty: name the pages whose in-flow is wanted")
+            return cls("the list", "list", tuple(dict.fromkeys(query.canonical(url) for url in urls)))
+        if (domain is not None) + (host is not None) + (prefix is not None) != 1:
+            raise BadInput(
+                "in-flow is that of a registered domain, of a host, or of the pages below a URL prefix: give one of "
+                "domain, host and prefix, or send a list of URLs by POST"
+            )
+        if host is not None:
+            return cls(canonical_host(host), "host")
+        if prefix is not None:
+            return cls(canonical_url(prefix, normalization=query.crawl.rules.normalization.of_prefix), "prefix")
+        assert domain is not None
+        name = canonical_host(domain)
+        if (whole := registered_domain(name)) != name:
+            raise BadInput(
+                f"domain={name} is a part of {whole}; in-flow is counted per registered domain: ask for {whole}, or "
+                f"with host={name}; where links are kept (not OPIC_KEEP_LINKS=off), also with prefix=URL"
+            )
+        return cls(name, "domain")
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A question, checked."""
+
+    area: Area
+    after: str | None
+    n: int
+    policy: str | None
+    window: float | str | None
 
 
 def inflow(
@@ -54,58 +99,33 @@ def inflow(
 ) -> dict[str, object]:
     """Return how much cash each page of a registered domain, or of a host, received by links from read pages outside.
 
-    The step counts, for each page, what came from other registered domains. So the in-flow of a domain is exact. Of a
-    host it is a lower bound, as what came from the other hosts of its domain is not counted apart; `inflow_max` is an
-    upper bound, and equal to it while no other host of the domain has sent anything. Where links are kept, in-flow is
-    computed from them instead, of any of these sets and by any policy, unless the policy asked for is "static" and the
-    set a domain.
-
     Args:
-        query: the query object of the crawl.
-        domain: a registered domain,
+        domain: a registered domain; or one of `host`, `prefix` and `urls`, see `Area`.
         after: continue after this page: the "next" of the answer before.
-        n: maximum number of pages.
+        n: maximum number of pages; all of a list, which is answered at once.
         host: or a host,
-        prefix: or the beginning of URLs, with their host. Needs kept links.
-        urls: or a list of pages; one of the four. Needs kept links, and is answered at once, without `after` and `n`.
+        prefix: or the beginning of URLs, with their host,
+        urls: or a list of pages.
         policy: as in `Query.importance` where links are kept, else None or "static": the counts have no window.
         window: as in `Query.importance`, or None.
 
     Returns:
-        "pages", in order of shard and first sight, or of a list in its order, each with its "url" and "inflow": the
-        cash received so, as a share of all history and cash (the sum of H + C), and of a host "inflow_max"; "next", the
-        value for `after`, if there are more; the importance of live pages outside: "outside_mass" of all of them,
-        "unread_mass" of those never read since they became known or came back, "dangling_mass" of those read that have
-        no links; "known_pages", the number of live pages in the whole store; "policy"; "error_bound", see
-        `inflow_error_bound`; "as_of"; and of a list "missing", those of its pages that are gone or were never seen.
+        As `_Part.answer`; with a list also "missing", those of its pages that are gone or were never seen.
 
     Raises:
         NotKept: the store was created with OPIC_INFLOW off, or keeps no links where they are needed.
-        BadInput: not one of `domain`, `host`, `prefix` and `urls` is given, `domain` is not a registered domain,
-            `after` is not a page of it, or a window is asked for without kept links.
+        BadInput: as `Area.of`, `after` is not a page of the area, or a window is asked for without kept links.
     """
     check_count(n, "page")
-    area = _area(query, domain, host, prefix) if urls is None else _listed(query, urls)
+    wanted = _Wanted(Area.of(query, domain, host, prefix, urls), after, n, policy, window)
     if urls is not None and any(other is not None for other in (domain, host, prefix, after)):
         raise BadInput("in-flow of a list of pages is asked for without domain, host, prefix and after")
-    if _from_links(query, area, policy):
+    if _is_from_links(query, wanted):
         try:
-            return query.crawl.steadily(lambda: _page_from_links(query, area, after, n, policy=policy, window=window))
+            return query.crawl.steadily(lambda: _from_links(query, wanted))
         except NotKept:  # The keeping of links ended meanwhile; the counts remain.
-            if area.kind in LINKS_ONLY or policy not in (None, "static") or window is not None:
+            if wanted.area.kind in LINKS_ONLY or policy not in (None, "static") or window is not None:
                 raise
-    return _counted(query, area, after, n, policy=policy, window=window)
-
-
-def _counted(
-    query: Query, area: Area, after: str | None, n: int, *, policy: str | None, window: float | str | None
-) -> dict[str, object]:
-    """Return a page of the in-flow that was counted.
-
-    Raises:
-        NotKept: the store was created with OPIC_INFLOW off.
-        BadInput: a policy or a window is asked for.
-    """
     if not query.crawl.rules.inflow:
         raise NotKept("this store was made with OPIC_INFLOW=off and keeps no in-flow: replay the log into a new store")
     if policy not in (None, "static") or window is not None:
@@ -113,46 +133,20 @@ def _counted(
             "in-flow has no window: one total a page is kept, since the store was made; ask without window, and with "
             "policy=static or none"
         )
-    return query.crawl.steadily(lambda: _page_of_inflow(query, area, after, n))
+    return query.crawl.steadily(lambda: _counted(query, wanted))
 
 
-def _from_links(query: Query, area: Area, policy: str | None) -> bool:
+def _is_from_links(query: Query, wanted: _Wanted) -> bool:
     """Return whether in-flow is computed from kept links, not counted.
 
     Raises:
         NotKept: it would have to be.
     """
     query.crawl.follow()  # Links may be kept since a moment ago.
-    kept = query.exact is not None and query.exact.kept
-    if not kept and (area.kind in LINKS_ONLY or policy == EXACT):
+    kept, kind = query.exact is not None and query.exact.kept, wanted.area.kind
+    if not kept and (kind in LINKS_ONLY or wanted.policy == EXACT):
         raise NotKept(NOT_KEPT)
-    return kept and not (area.kind == "domain" and (policy or query.policy) == "static")
-
-
-def _listed(query: Query, urls: Sequence[str]) -> Area:
-    if not urls:
-        raise BadInput("urls is empty: name the pages whose in-flow is wanted")
-    return Area("the list", "list", tuple(dict.fromkeys(query.canonical(url) for url in urls)))
-
-
-def _area(query: Query, domain: str | None, host: str | None, prefix: str | None) -> Area:
-    if (domain is not None) + (host is not None) + (prefix is not None) != 1:
-        raise BadInput(
-            "in-flow is that of a registered domain, of a host, or of the pages below a URL prefix: give one of "
-            "domain, host and prefix, or send a list of URLs by POST"
-        )
-    if host is not None:
-        return Area(canonical_host(host), "host")
-    if prefix is not None:
-        return Area(canonical_url(prefix, normalization=query.crawl.rules.normalization.of_prefix), "prefix")
-    assert domain is not None
-    name = canonical_host(domain)
-    if (whole := registered_domain(name)) != name:
-        raise BadInput(
-            f"domain={name} is a part of {whole}; in-flow is counted per registered domain: ask for {whole}, or with "
-            f"host={name}; where links are kept (not OPIC_KEEP_LINKS=off), also with prefix=URL"
-        )
-    return Area(name, "domain")
+    return kept and not (kind == "domain" and (wanted.policy or query.policy) == "static")
 
 
 def inflow_error_bound(books: Books, importance_bound: float, minted: int, q: int) -> float:
@@ -176,75 +170,107 @@ def inflow_error_bound(books: Books, importance_bound: float, minted: int, q: in
     return damping * importance_bound + (unpaid + lost) / books.static_total(minted)
 
 
-def _page_from_links(
-    query: Query, area: Area, after: str | None, n: int, *, policy: str | None, window: float | str | None
-) -> dict[str, object]:
-    """Return a page of the in-flow as kept links say it."""
-    policy, span = query.policy_of(policy, window)
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The pages of an answer: a part of those of an area, in a snapshot."""
+
+    snapshot: Snapshot
+    inside: Bools  # (n,) which pages are of the area.
+    positions: Int64s  # Of the pages of the answer.
+    more: bool  # Whether the area has pages after them.
+    missing: list[str] | None  # Of a list: what is gone or was never seen.
+
+    @classmethod
+    def of(cls, query: Query, snapshot: Snapshot, wanted: _Wanted) -> "_Part":
+        """Find the pages."""
+        area, live = wanted.area, snapshot.scores >= 0
+        listed = _positions(query, snapshot, area.urls)
+        inside = _inside(snapshot, area, listed)
+        if area.kind == "list":
+            found = np.append(live, False)[listed]
+            return cls(snapshot, inside, listed[found], False, [area.urls[i] for i in np.flatnonzero(~found)])
+        at, first = np.flatnonzero(inside & live), 0
+        if wanted.after is not None:
+            first = int(np.searchsorted(at, _position(query, snapshot, inside, wanted.after), side="right"))
+        end = first + wanted.n
+        return cls(snapshot, inside, at[first:end], end < len(at), None)
+
+    def answer(
+        self,
+        urls: Sequence[str],
+        columns: Mapping[str, Sequence[float]],
+        share: Callable[[Bools], float],
+        policy: str,
+        error_bound: float | None,
+    ) -> dict[str, object]:
+        """Return the answer.
+
+        "pages" are in order of shard and first sight, or of a list in its order, each with its "url" and "inflow": the
+        cash received so, as a share of all history and cash (the sum of H + C), and of a host "inflow_max"; "next" is
+        the value for `after`, if there are more. The importance of live pages outside: "outside_mass" of all of them,
+        "unread_mass" of those never read since they became known or came back, "dangling_mass" of those read that have
+        no links. "known_pages" is the number of live pages in the whole store; "error_bound", see `inflow_error_bound`.
+
+        Args:
+            urls: of the pages.
+            columns: what is told of each page, by name.
+            share: returns the importance of the pages in a mask.
+            policy: of the importance.
+            error_bound: None if it says nothing.
+        """
+        snapshot = self.snapshot
+        outside, opened = (snapshot.scores >= 0) & ~self.inside, (snapshot.state & Flag.OPEN) != 0
+        masses = {
+            "outside_mass": outside,
+            "unread_mass": outside & ~opened,
+            "dangling_mass": outside & opened & snapshot.dangling,
+        }
+        names = ("url", *columns)
+        return {
+            "pages": [dict(zip(names, row, strict=True)) for row in zip(urls, *columns.values(), strict=True)],
+            **({"next": urls[-1]} if self.more else {}),
+            **({} if self.missing is None else {"missing": self.missing}),
+            **{name: min(share(mask), 1.0) for name, mask in masses.items()},
+            "known_pages": snapshot.books.live,
+            "policy": policy,
+            **({} if error_bound is None else {"error_bound": error_bound}),
+            "as_of": snapshot.as_of,
+        }
+
+
+def _from_links(query: Query, wanted: _Wanted) -> dict[str, object]:
+    """Return a part of the in-flow as kept links say it."""
+    policy, span = query.policy_of(wanted.policy, wanted.window)
     snapshot = query.snapshots.fresh() if span is None else query.snapshots.view(policy, span)[0]
-    listed = _positions(query, snapshot, area.urls)
-    inside, live = _inside(snapshot, area, listed), snapshot.scores >= 0
-    shares, bound, came = shares_and_inflow(query, snapshot, inside, policy, window)
-    found = np.append(live, False)[listed]
-    at = np.flatnonzero(inside & live) if area.kind != "list" else listed[found]
-    n = n if area.kind != "list" else len(at)
-    first = 0 if after is None else int(np.searchsorted(at, _position(query, snapshot, inside, after), side="right"))
-    places = snapshot.places(positions := at[first : first + n])
+    part = _Part.of(query, snapshot, wanted)
+    shares, bound, came = shares_and_inflow(query, snapshot, part.inside, policy, wanted.window)
+    places = snapshot.places(part.positions)
     urls = query.crawl.urls_of(places)
-    outside, opened = live & ~inside, (snapshot.state & Flag.OPEN) != 0
-    masses = {
-        "outside_mass": outside,
-        "unread_mass": outside & ~opened,
-        "dangling_mass": outside & opened & snapshot.dangling,
-    }
-    damping = 1 - query.crawl.rules.q / MILLION
-    return {
-        "pages": [{"url": urls[p], "inflow": share} for p, share in zip(places, came[positions].tolist(), strict=True)],
-        **({"next": urls[places[-1]]} if first + n < len(at) else {}),
-        **({"missing": [area.urls[i] for i in np.flatnonzero(~found)]} if area.kind == "list" else {}),
-        **{name: min(float(shares[mask].sum()), 1.0) for name, mask in masses.items()},
-        "known_pages": snapshot.books.live,
-        "policy": policy,
-        **({} if bound is None or bound >= BOUND_MAX else {"error_bound": damping * bound}),
-        "as_of": snapshot.as_of,
-    }
+    error = None if bound is None or bound >= BOUND_MAX else (1 - query.crawl.rules.q / MILLION) * bound
+    columns = {"inflow": came[part.positions].tolist()}
+    return part.answer([urls[p] for p in places], columns, lambda mask: float(shares[mask].sum()), policy, error)
 
 
-def _page_of_inflow(query: Query, area: Area, after: str | None, n: int) -> dict[str, object]:
+def _counted(query: Query, wanted: _Wanted) -> dict[str, object]:
+    """Return a part of the in-flow that was counted."""
     snapshot = query.snapshots.fresh()
-    inside, live = _inside(snapshot, area, np.zeros(0, np.int64)), snapshot.scores >= 0
-    at = np.flatnonzero(inside & live)
-    first = 0 if after is None else int(np.searchsorted(at, _position(query, snapshot, inside, after), side="right"))
-    positions = at[first : first + n]
-    outside, opened = live & ~inside, (snapshot.state & Flag.OPEN) != 0
-    masses = {
-        "outside_mass": outside,
-        "unread_mass": outside & ~opened,
-        "dangling_mass": outside & opened & snapshot.dangling,
-    }
-    places = snapshot.places(positions)
-    urls = query.crawl.urls_of(places)
-    rows = query.crawl.rows(places)
+    part = _Part.of(query, snapshot, wanted)
+    places = snapshot.places(part.positions)
+    urls, rows = query.crawl.urls_of(places), query.crawl.rows(places)
     rules, books = query.crawl.rules, query.crawl.totals()
     total = books.static_total(rules.minted)
-    shares = {"inflow": rows.inflow.tolist()}
-    if area.is_host:
-        shares = _bounds_of_host(query, area.name, places, rows)
-    pages = [{"url": urls[place]} for place in places]
-    for name, grains in shares.items():
-        for page, one in zip(pages, grains, strict=True):
-            page[name] = min(one / total, 1.0)
+    grains = {"inflow": rows.inflow.tolist()}
+    if wanted.area.kind == "host":
+        grains = _bounds_of_host(query, wanted.area.name, places, rows)
+    columns = {name: [min(one / total, 1.0) for one in column] for name, column in grains.items()}
     bound = query.error_bound(rows.books)
     error = None if bound is None or books.cuts else inflow_error_bound(books, bound, rules.minted, rules.q)
-    return {
-        "pages": pages,
-        **({"next": urls[places[-1]]} if first + n < len(at) else {}),
-        **{name: min(int(snapshot.scores[mask].sum()) / snapshot.total, 1.0) for name, mask in masses.items()},
-        "known_pages": snapshot.books.live,
-        "policy": "static",
-        **({} if error is None or error >= 2 * (1 - rules.q / MILLION) else {"error_bound": error}),
-        "as_of": snapshot.as_of,
-    }
+    if error is not None and error >= 2 * (1 - rules.q / MILLION):
+        error = None
+    mass = snapshot.total
+    return part.answer(
+        [urls[p] for p in places], columns, lambda mask: int(snapshot.scores[mask].sum()) / mass, "static", error
+    )
 
 
 def _bounds_of_host(query: Query, host: str, places: Sequence[Place], rows: Rows) -> dict[str, list[int]]:
@@ -324,9 +350,9 @@ def _inside(snapshot: Snapshot, area: Area, listed: Int64s) -> Bools:
         return inside
     host = snapshot.host  # Read before the names, so that there is a name for each of these numbers.
     if area.kind != "domain":
-        number = snapshot.table.number(area.name if area.is_host else host_of(area.name))
+        number = snapshot.table.number(area.name if area.kind == "host" else host_of(area.name))
         mask: Bools = host == (-1 if number is None else number)
-        if not area.is_host:
+        if area.kind == "prefix":
             at = np.flatnonzero(mask)
             places = snapshot.places(at)
             urls = snapshot.crawl.urls_of(places)

@@ -1,5 +1,7 @@
 """In-links: the pages that were read and whose links, as last read, lead to a page."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from opic.model.cash import Flag
@@ -15,8 +17,6 @@ def inlinks(query: Query, kept: KeptLinks, url: str, n: int = 100) -> dict[str, 
     moved is one to the old URL; the redirect itself is a link to the new one.
 
     Args:
-        query: the query object of the crawl.
-        kept: its kept links.
         url: the page.
         n: maximum number of pages in the answer.
 
@@ -29,34 +29,44 @@ def inlinks(query: Query, kept: KeptLinks, url: str, n: int = 100) -> dict[str, 
         BadUrl: the URL is invalid.
     """
     check_count(n, "page")
-    canonical, crawl = query.canonical(url), query.crawl
+    canonical = query.canonical(url)
 
     def ask() -> dict[str, object] | None:
-        loads = crawl.loads
-        (place,) = crawl.ids_of([canonical])
-        with kept.lock:
-            as_of = kept.catch_up(kept.check, lambda _: None).as_of
-            if place is None:
-                return None
-            if kept.loads != loads:
-                raise Outdated
-            sources = kept.pool.to(kept.numbers.one(*place))
-            parts, shards, ids = kept.numbers.by_shard(sources), *kept.numbers.places(sources)
-        live = np.zeros(len(sources), np.bool_)
-        for (at, ids_of_shard), replica in zip(parts, crawl.replicas, strict=True):
-            with replica.reading():
-                if crawl.loads != loads:
-                    raise Outdated
-                live[at] = (replica.state[ids_of_shard] & (Flag.OPEN | Flag.GONE)) == Flag.OPEN
-        order = np.lexsort((shards[live], ids[live]))  # By first sight, then by shard.
-        first = order[:n]
-        places: list[Place] = list(zip(shards[live][first].tolist(), ids[live][first].tolist(), strict=True))
-        urls = crawl.urls_of(places)
-        return {
-            "url": canonical,
-            "inlinks": [urls[place] for place in places if urls[place]],  # Without what was forgotten a moment ago.
-            "known": int(live.sum()),
-            "as_of": as_of,
-        }
+        if (found := _linking(query, kept, canonical, n)) is None:
+            return None
+        urls = query.crawl.urls_of(found.places)
+        # Without what was forgotten a moment ago.
+        shown = [urls[place] for place in found.places if urls[place]]
+        return {"url": canonical, "inlinks": shown, "known": found.known, "as_of": found.as_of}
 
-    return crawl.steadily(ask)
+    return query.crawl.steadily(ask)
+
+
+class _Linking(NamedTuple):
+    places: list[Place]  # The first ones, in order of first sight, then of shard.
+    known: int  # How many there are in all.
+    as_of: float
+
+
+def _linking(query: Query, kept: KeptLinks, url: str, n: int) -> _Linking | None:
+    """Return the pages that link to a page; None for one never seen."""
+    crawl = query.crawl
+    loads = crawl.loads
+    (place,) = crawl.ids_of([url])
+    with kept.lock:
+        as_of = kept.catch_up(kept.check, lambda _: None).as_of
+        if place is None:
+            return None
+        if kept.loads != loads:
+            raise Outdated
+        sources = kept.pool.to(kept.numbers.one(*place))
+        parts, shards, ids = kept.numbers.by_shard(sources), *kept.numbers.places(sources)
+    live = np.zeros(len(sources), np.bool_)
+    for (at, ids_of_shard), replica in zip(parts, crawl.replicas, strict=True):
+        with replica.reading():
+            if crawl.loads != loads:
+                raise Outdated
+            live[at] = (replica.state[ids_of_shard] & (Flag.OPEN | Flag.GONE)) == Flag.OPEN
+    first = np.lexsort((shards[live], ids[live]))[:n]
+    places: list[Place] = list(zip(shards[live][first].tolist(), ids[live][first].tolist(), strict=True))
+    return _Linking(places, int(live.sum()), as_of)

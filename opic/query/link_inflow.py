@@ -25,7 +25,6 @@ def shares_and_inflow(
     Settles first, if need be: links and importance are of the same moment, no earlier than the snapshot.
 
     Args:
-        query: the query object of the crawl.
         snapshot: the pages.
         inside: (n,) which of them are inside.
         policy: of the importance.

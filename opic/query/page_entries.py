@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from opic.model.books import Books
-from opic.model.cash import CLASS_BITS, MILLION, CrawlRules, Flag
+from opic.model.cash import CLASS_BITS, MILLION, Flag
 from opic.model.classes import OTHERS
 from opic.query.exact import ExactView
-from opic.query.snapshots import Ranking, Snapshot, View, percentile
+from opic.query.rankings import Ranking, View, percentile
+from opic.query.snapshots import Snapshot
 from opic.replica.crawl import Outdated, Place, Rows
 
 EXACT = "exact"
@@ -19,9 +19,8 @@ def entries_of(
     rows: Rows,
     ranking: Ranking | None,
     *,
-    books: Books,
-    rules: CrawlRules,
-    bound: float | None,
+    total: int,
+    terms: Mapping[str, object],
     names: Mapping[int, str],
 ) -> dict[str, dict[str, object]]:
     """Return the static entries of known pages by URL. `places` and `rows` are in the same order.
@@ -32,13 +31,10 @@ def entries_of(
         places: the pages, by URL.
         rows: theirs.
         ranking: of all pages.
-        books: of the crawl.
-        rules: of the crawl.
-        bound: on the error of the estimates; None if it says nothing.
+        total: the history and cash that importance is a share of.
+        terms: what all entries say alike: policy, window, teleport, and the bound on the error if there is one.
         names: of the classes, by slot.
     """
-    total = books.static_total(rules.minted, ranking.overdrawn if ranking else 0)
-    teleport = "weighted" if books.weighted else "uniform"
     entries: dict[str, dict[str, object]] = {}
     scores: dict[str, int] = {}
     measures = rows.measures
@@ -46,29 +42,25 @@ def entries_of(
     for url, cash, spent, state, reads, start, end in zip(
         places, *(column.tolist() for column in columns), strict=True
     ):
-        gone, slot = bool(state & Flag.GONE), state & CLASS_BITS
+        gone, score = bool(state & Flag.GONE), max(spent + cash, 0)
         entry = entries[url] = {
             "url": url,
-            "importance": 0.0 if gone else min(max(spent + cash, 0) / total, 1.0),
+            "importance": 0.0 if gone else min(score / total, 1.0),
             "cash": cash,
             "reads": reads,
             "last_read_clock": int(measures.clock[end - 1]) if end > start else None,
             "last_fetched_at": int(measures.at_us[end - 1]) / MILLION if end > start else None,
-            "policy": "static",
-            "window": None,
-            "teleport": teleport,
+            **terms,
         }
-        if slot:
+        if slot := state & CLASS_BITS:
             entry["class"] = names.get(slot, OTHERS)
-        if bound is not None:
-            entry["error_bound"] = bound
         if gone:
             entry["gone"] = True
         else:
-            scores[url] = max(spent + cash, 0)
+            scores[url] = score
     if scores and ranking is not None:
         for url, rank in zip(scores, ranking.ranks(list(scores.values())), strict=True):
-            entries[url] |= {"rank": rank, "percentile": ranking.percentile(rank)}
+            entries[url] |= {"rank": rank, "percentile": percentile(rank, ranking.books.live)}
     return entries
 
 
@@ -97,9 +89,9 @@ def use_window(entries: Mapping[Place, dict[str, object]], snapshot: Snapshot, v
         entry |= {"rank": rank, "percentile": percentile(rank, snapshot.books.live)}
 
 
-def times_of(rows: Rows, ranking: Ranking) -> tuple[float, float | None]:
+def times_of(rows: Rows, ranking: Ranking | None) -> tuple[float, float | None]:
     """Return a time (Unix seconds) that no value of pages is older than, and the time of their ranks if it is older."""
-    if ranking.heads == rows.heads:
+    if ranking is None or ranking.heads == rows.heads:
         return rows.as_of, None
     if ranking.books.cuts:  # The overdrawn total, which goes into each importance, is as old as the ranking.
         return min(rows.as_of, ranking.as_of), None

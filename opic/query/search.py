@@ -24,7 +24,6 @@ def search(
     Pages that are gone are left out.
 
     Args:
-        query: the query object of the crawl.
         text: the part of a URL.
         n: maximum number of pages.
         domain: look only at pages of this host or registered domain, including subdomains.

@@ -24,7 +24,8 @@ from opic.model.books import Books
 from opic.model.cash import Flag
 from opic.model.crawl_clock import Clocks
 from opic.model.series import Entry, Window
-from opic.query.host_index import Bools, Floats, HostNames, Int32s, Sites, frozen, joined
+from opic.query.host_index import Bools, HostNames, Int32s, Sites, frozen, joined
+from opic.query.rankings import Ranking, WindowView, largest
 from opic.replica import Crawl
 from opic.replica.crawl import PAGES_EXACT, Outdated, Place, Rows
 from opic.replica.effect import Head
@@ -40,59 +41,9 @@ SNAPSHOT_SECONDS = 0.6  # On a larger store that changes, a snapshot and its ran
 AGE_SECONDS_MAX = 0.9  # No answer shows an older state: one second minus the time to answer.
 VIEW_MEMORY = 0.5  # Weight of the previous view's duration in the prediction for the next one.
 HEAD_PAGES = 1_024  # Minimum number of top pages sorted at once; they are cached until the store changes.
-GUESSED_MAX = 8  # A guess that selects more than this multiple of the requested count is too low to help.
 VIEWS_KEPT_MAX = 4  # Number of (policy, window) pairs whose estimates a snapshot caches, 16 bytes per page each.
 LOOKS_MAX = 4  # Attempts to read rows and a matching ranking from a store that changes.
 KNOWN_GONE = Flag.KNOWN | Flag.GONE
-
-
-def largest(values: Int64s | Floats, count: int, least: float | None = None) -> Int64s:
-    """Return the indices of the `count` largest non-negative values, descending, ties by position.
-
-    Costs one partition, 12 ms for a million values, and a sort of `count`; a tenth of that with a good guess.
-
-    Args:
-        values: (n,).
-        count: maximum number of indices.
-        least: a guess of the smallest value returned; it affects only the speed.
-
-    >>> largest(np.array([5, -1, 7, 5, 0]), 3)
-    array([2, 0, 3])
-    """
-    if count >= len(values):
-        at = np.arange(len(values))
-    elif least is not None and count <= len(some := np.flatnonzero(values >= least)) <= GUESSED_MAX * count:
-        at = some[largest(values[some], count)]
-    else:
-        edge = np.partition(values, len(values) - count)[len(values) - count]
-        above = np.flatnonzero(values > edge)
-        at = np.concatenate((above, np.flatnonzero(values == edge)[: count - len(above)]))
-    at = at[values[at] >= 0]
-    return at[np.argsort(-values[at], kind="stable")]
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """Estimates for a snapshot, by position, other than the static ones."""
-
-    estimates: Floats  # 0 for pages that are not live; sums to 1.
-    scores: Floats  # The same, but -1 for pages that are not live.
-    ascending: Floats  # The scores, sorted.
-
-    def ranks(self, scores: Sequence[float]) -> list[int]:
-        """Return 1 + the number of live pages with a larger estimate, for each."""
-        larger = len(self.ascending) - np.searchsorted(self.ascending, np.array(scores), side="right")
-        return [1 + n for n in larger.tolist()]
-
-
-@dataclass(frozen=True, slots=True)
-class WindowView(View):
-    """The estimates of a window policy, and the inputs they were computed from."""
-
-    warm: bool  # Whether there is enough data for the policy; until then its estimates are the static ones.
-    past: windows.Past  # The measures used,
-    grains: float  # the window in grains of the clock,
-    rates_total: float  # and the sum that the rates were divided by.
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,48 +102,6 @@ class Part:
             table = self.replica.histories.rows
             dangling: Bools = (table.reads[rows] > 0) & (table.digest[rows] == 0)
             return dangling
-
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """The sorted scores of all pages of one snapshot, which give the rank of any page. Takes 8 bytes per page."""
-
-    as_of: float  # Unix seconds.
-    loads: list[int]  # Of the replicas.
-    heads: list[Head]
-    books: Books  # Of the whole crawl.
-    overdrawn: int  # See `Snapshot.overdrawn`.
-    ascending: Int64s
-
-    def ranks(self, scores: Sequence[int]) -> list[int]:
-        """Return 1 + the number of live pages with a larger H + C, for each score."""
-        larger = len(self.ascending) - np.searchsorted(self.ascending, np.array(scores, np.int64), side="right")
-        return [1 + n for n in larger.tolist()]
-
-    def percentile(self, rank: int) -> float:
-        """Return the percentage of live pages that rank no better than `rank`: 100 for the best page."""
-        return percentile(rank, self.books.live)
-
-
-def percentile(rank: int, live: int) -> float:
-    """Return the percentage of live pages that rank no better than `rank`: 100 for the best page.
-
-    >>> percentile(1, 200), percentile(200, 200)
-    (100.0, 0.5)
-    """
-    return 100.0 * max(live + 1 - rank, 0) / max(live, 1)
-
-
-def ranks_of_best(scores: Sequence[int]) -> list[int]:
-    """Return the rank, 1 + the number of larger scores, of each of the largest scores, given in descending order.
-
-    >>> ranks_of_best([9, 7, 7, 2])
-    [1, 2, 2, 4]
-    """
-    ranks: list[int] = []
-    for place, score in enumerate(scores):
-        ranks.append(ranks[-1] if place and score == scores[place - 1] else place + 1)
-    return ranks
 
 
 @dataclass(frozen=True)
@@ -371,7 +280,7 @@ class Snapshot:
         return live
 
     @property
-    def ranking(self) -> "Ranking":
+    def ranking(self) -> Ranking:
         """The sorted scores of all pages, for computing ranks."""
 
         def work_out() -> Ranking:

@@ -9,7 +9,8 @@ import numpy as np
 
 from opic.errors import BadInput
 from opic.query.host_index import Bools, Floats
-from opic.query.snapshots import Int64s, Snapshot, View, largest, ranks_of_best
+from opic.query.rankings import View, largest, ranks_of_best
+from opic.query.snapshots import Int64s, Snapshot
 from opic.urls.canonical import host_of
 
 Page = dict[str, object]

@@ -197,22 +197,9 @@ class ServiceTask:
     async def _send_events(self) -> None:
         while True:
             self._commit()  # What a page's callback asked for is kept before the page counts as read.
-            if (batch := self._unsent.batch()) is None:
+            if (accepted := await self._unsent.send(self._client, self._reject)) is None:
                 return
-            key, events = batch
-            try:
-                answer = await self._client.events(map(msgspec.Raw, events), key=key, raise_rejected=False)
-            except BadRequest as error:  # Of the call, such as one with too large a body.
-                if len(events) > 1:
-                    self._unsent.split()
-                else:
-                    self._reject(events[0], str(error))
-                    self._unsent.done()
-                continue
-            for rejected in answer.rejected:
-                self._reject(events[rejected.index], rejected.error)
-            self._count("events", answer.accepted)
-            self._unsent.done()
+            self._count("events", accepted)
             self._poll_at = 0.0
 
     def _reject(self, event: bytes, why: str) -> None:

@@ -17,7 +17,7 @@ from opic.errors import BadInput
 from opic.model.cash import Flag
 from opic.model.events import FORGOTTEN_MAX, encode_forgotten
 from opic.replica import Crawl
-from opic.service.service import Backend
+from opic.service.backend import Backend
 from opic.store.local_lists import drop_lists
 from opic.urls.canonical import canonical_host, canonical_url, host_of, registered_domain
 from opic.urls.normalization import PLAIN, Normalization

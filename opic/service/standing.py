@@ -9,7 +9,7 @@ from types import TracebackType
 from opic.errors import StoreLoading
 from opic.ingest.outage import Outage
 from opic.ingest.worker import Backoff
-from opic.service.service import Backend
+from opic.service.backend import Backend
 from opic.settings import Settings
 
 log = logging.getLogger("opic.service")

@@ -83,15 +83,7 @@ class Worker:
                 return disk_full(settings.data_dir()) if on_our_disk else None
 
             source, between = self._source(crawl, writer, stack)
-            work(
-                writer,
-                source,
-                tally=tally,
-                stopped=self.stopped,
-                full=full,
-                watch=self.health,
-                between=between,
-            )
+            work(writer, source, tally=tally, stopped=self.stopped, full=full, watch=self.health, between=between)
             try:
                 if full() is None:
                     tally.end()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from opic.errors import BadInput
-from opic.service.service import Backend
+from opic.service.backend import Backend
 from opic.store.keys import CRAWL_NAME
 from opic.urlfrontier.one_crawl import UrlFrontierCrawl
 from opic.urls.canonical import shown

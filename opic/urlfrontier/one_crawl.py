@@ -14,8 +14,8 @@ from opic.model.cash import MILLION
 from opic.model.events import SeedList, check_event, check_seeds, encode_seeds, encode_without_passwords
 from opic.model.ledger_page import LedgerPage
 from opic.model.page_notes import unpack_meta
+from opic.service.backend import Backend
 from opic.service.forgetting import PageSelection, forget, forget_pages
-from opic.service.service import Backend
 from opic.urlfrontier import urlfrontier_pb2 as pb
 from opic.urlfrontier.items import (
     LINKS,

@@ -56,25 +56,21 @@ def tell(children: list[Child], *, linked: bool) -> Iterator[None]:
 
     They learn whether they are `linked` by it; they are not if it is invalid. Any other error is raised to them too.
     """
+    failed: BaseException | None = None
     try:
         yield
     except BadInput:
-        _tell(children, linked=False)
+        linked = False
         raise
     except BaseException as error:
         ours = isinstance(error, OpicError)  # Otherwise the client that reported the page disconnected.
-        _fail(children, error if ours else StoreUnavailable("the report of the page was broken off: send it again"))
+        failed = error if ours else StoreUnavailable("the report of the page was broken off: send it again")
         raise
-    _tell(children, linked=linked)
-
-
-def _tell(children: list[Child], *, linked: bool) -> None:
-    for child in children:
-        if not child.linked.done():
-            child.linked.set_result(linked)
-
-
-def _fail(children: list[Child], error: BaseException) -> None:
-    for child in children:
-        if not child.linked.done():
-            child.linked.set_exception(error)
+    finally:
+        for child in children:
+            if child.linked.done():
+                continue
+            if failed is None:
+                child.linked.set_result(linked)
+            else:
+                child.linked.set_exception(failed)

@@ -4,7 +4,7 @@ import asyncio
 import hmac
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future, wait
 from contextlib import aclosing, contextmanager
 from inspect import isasyncgenfunction
@@ -57,38 +57,22 @@ def serving(
         SettingsError: the port can't be had, the interface would be open to other machines without a token, or the
             service can't have several crawls.
     """
-    backend = service.backend
-    host, token = backend.settings.host, backend.settings.api_token
-    if token is None and not backend.settings.on_loopback:
+    host, token = service.settings.host, service.settings.api_token
+    if token is None and not service.settings.on_loopback:
         raise SettingsError(f"--urlfrontier on {host} is open to other machines: set OPIC_API_TOKEN, or OPIC_HOST")
     crawls, started, loop, end = _crawls_of(service), Future[str](), asyncio.new_event_loop(), asyncio.Event()
 
     async def run() -> None:
-        secret = None if token is None else token.get_secret_value()
-        server, checks = _server(secret)
+        server = _server(None if token is None else token.get_secret_value())
         bound = server.add_insecure_port(f"{f'[{host}]' if ':' in host else host}:{port}")
         frontier = UrlFrontier(crawls, f"{host}:{bound}", metrics, allow_delete=allow_delete)
-        server.add_generic_rpc_handlers([handlers(frontier)])
-        await checks.set(INTERFACE.full_name, health_pb2.HealthCheckResponse.SERVING)
-        await server.start()
+        await _start(server, frontier)
         started.set_result(f"{host}:{bound}")
         await end.wait()
         await server.stop(GRACE_SECONDS)
         crawls.close()
 
-    def work() -> None:
-        asyncio.set_event_loop(loop)
-        try:
-            loop.run_until_complete(run())
-        except Exception as error:
-            if started.done():
-                log.exception("URLFrontier's calls are not answered any more")
-            else:
-                started.set_exception(error)
-        finally:
-            loop.close()
-
-    thread = threading.Thread(target=work, name="opic-urlfrontier")
+    thread = threading.Thread(target=_work, args=(loop, run, started), name="opic-urlfrontier")
     thread.start()
     wait([started], START_SECONDS)
     if error := started.exception() if started.done() else "no answer":
@@ -98,6 +82,20 @@ def serving(
     finally:
         loop.call_soon_threadsafe(end.set)
         thread.join()
+
+
+def _work(loop: asyncio.AbstractEventLoop, run: Callable[[], Coroutine[Any, Any, None]], started: Future[str]) -> None:
+    """Run the server in its thread; an error goes to who waits for it to start, later ones to the log."""
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_until_complete(run())
+    except Exception as error:
+        if started.done():
+            log.exception("URLFrontier's calls are not answered any more")
+        else:
+            started.set_exception(error)
+    finally:
+        loop.close()
 
 
 def _crawls_of(service: "EmbeddedService | StandingService") -> Crawls:
@@ -111,17 +109,22 @@ def _crawls_of(service: "EmbeddedService | StandingService") -> Crawls:
     return Crawls(backend, service.open_crawl, service.crawl_names)
 
 
-def _server(token: str | None) -> tuple[grpc.aio.Server, health.aio.HealthServicer]:
-    """Return a server with reflection and the health service."""
-    server = grpc.aio.server(
+def _server(token: str | None) -> grpc.aio.Server:
+    return grpc.aio.server(
         interceptors=[] if token is None else [_Token(token)],
         options=[("grpc.max_receive_message_length", MESSAGE_BYTES_MAX), ("grpc.so_reuseport", 0)],
     )
+
+
+async def _start(server: grpc.aio.Server, frontier: UrlFrontier) -> None:
+    """Start a server of these calls, with reflection and the health service."""
     checks = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     names = (INTERFACE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
-    return server, checks
+    server.add_generic_rpc_handlers([handlers(frontier)])
+    await checks.set(INTERFACE.full_name, health_pb2.HealthCheckResponse.SERVING)
+    await server.start()
 
 
 def handlers(frontier: UrlFrontier) -> Any:

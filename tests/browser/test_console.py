@@ -20,8 +20,8 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, Response, expect
 from processes import POLL_SECONDS, Service, running
 from repository import ROOT
 
+from opic.service.backend import Backend
 from opic.service.embedded import EmbeddedServer
-from opic.service.service import Backend
 from opic.settings import Settings
 
 pytestmark = pytest.mark.slow

@@ -32,7 +32,8 @@ from openapi_spec_validator import validate
 from serving import serving
 
 from opic.api.problems import KINDS, MEDIA_TYPE
-from opic.service.service import Backend, EmbeddedService
+from opic.service.backend import Backend
+from opic.service.service import EmbeddedService
 from opic.settings import Settings
 
 WAIT_SECONDS = 10.0

@@ -21,11 +21,12 @@ from opic.ingest import ShardWriter, Writer
 from opic.ingest.event_log import EventLog
 from opic.model.events import EventLimits, Record, decode_record
 from opic.ops import restore as restores
-from opic.ops.backup import FLEETING, OF_PAGES, SETTINGS, ShardCopy, backup
+from opic.ops.backup import backup
 from opic.ops.backup_files import MANIFEST
 from opic.ops.restore import restore
+from opic.ops.shard_copy import FLEETING, OF_PAGES, SETTINGS, ShardCopy
 from opic.replica import Crawl
-from opic.service.service import Backend
+from opic.service.backend import Backend
 from opic.settings import Settings
 from opic.store import Keys, Shard
 

@@ -17,7 +17,7 @@ from opic.errors import SettingsError, StoreUnavailable
 from opic.ingest import Writer
 from opic.ingest.event_log import EventLog
 from opic.model.events import CrawlEvent, Record, encode_crawl_event
-from opic.ops import backup as backups
+from opic.ops import shard_copy
 from opic.ops.backup import backup
 from opic.ops.restore import restore
 from opic.replica import Crawl
@@ -99,7 +99,7 @@ def test_backup_of_a_server_that_restarts_each_time_says_so(
     valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(Crawl.open(valkey.client(), "c", {"shards": 1}, keep_links=True))
-    monkeypatch.setattr(backups, "TRIES_MAX", 3)
+    monkeypatch.setattr(shard_copy, "TRIES_MAX", 3)
 
     def restart() -> None:
         valkey.kill()
@@ -120,7 +120,7 @@ def test_backup_that_lacks_some_scanned_entries_fails(
         for part in scan_hash(*args, **options):  # type: ignore[arg-type]
             yield dict(list(part.items())[1:])
 
-    monkeypatch.setattr(backups, "scan_hash", lossy)
+    monkeypatch.setattr(shard_copy, "scan_hash", lossy)
     with pytest.raises(SettingsError, match="elements of 'pagemeta', but the store had 4,000"):
         backup(Crawl.open(valkey.client(), "c", create=False), tmp_path / "copy")
     assert not (tmp_path / "copy" / "manifest.json").exists()
@@ -147,7 +147,7 @@ def test_counts_are_exact_while_events_change_the_scanned_keys(
         writer.apply("log/0", records)
 
     for name in ("turn", "read_settings", "read_end", "read_rest"):
-        step = getattr(backups.ShardCopy, name)
+        step = getattr(shard_copy.ShardCopy, name)
 
         def watched(self: object, *args: object, step: Callable[..., object] = step) -> object:
             live()
@@ -155,7 +155,7 @@ def test_counts_are_exact_while_events_change_the_scanned_keys(
             live()
             return found
 
-        monkeypatch.setattr(backups.ShardCopy, name, watched)
+        monkeypatch.setattr(shard_copy.ShardCopy, name, watched)
     made = backup(Crawl.open(valkey.client(), "c", create=False), tmp_path / "copy")
     (counts,), keys = made["counts"], Keys("again", 0)
     client = valkey.client()

@@ -337,7 +337,7 @@ def listing(tmp_path: Path) -> Callable[..., list[str]]:
 def test_query_of_a_service_imports_no_store_and_no_server(service: Service, listing: Callable[..., list[str]]) -> None:
     imported = set(listing("top", "--service", service.url))
     assert "httpx" in imported
-    assert not imported & {"numpy", "redis", "fastapi", "starlette", "opic.service.service"}
+    assert not imported & {"numpy", "redis", "fastapi", "starlette", "opic.service.backend", "opic.service.service"}
 
 
 def test_query_of_a_store_imports_no_server(listing: Callable[..., list[str]], tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ def documented(url: str) -> dict[str, set[str]]:
 def test_every_call_has_a_method_and_every_parameter_an_argument(url: str) -> None:
     calls = documented(url)
     assert set(calls) == {call for call, _ in METHODS.values()}
-    assert {name for name in vars(Client) if not name.startswith("_")} - {"close", "call"} == set(METHODS)
+    assert {name for name in dir(Client) if not name.startswith("_")} - {"close", "call"} == set(METHODS)
     missing = {
         name: calls[call] - NO_ARGUMENT - set(inspect.signature(getattr(Client, name)).parameters)
         for name, (call, _) in METHODS.items()

@@ -24,7 +24,7 @@ from opic.ingest.event_log import EventLog
 from opic.model.ledger import Ledger
 from opic.ops.doctor import look
 from opic.replica import Crawl
-from opic.service.service import Backend
+from opic.service.backend import Backend
 from opic.settings import Settings
 from opic.store import Shard, connect
 from opic.store.cluster import PAUSE_SECONDS

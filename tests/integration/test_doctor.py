@@ -22,7 +22,8 @@ from opic.ingest.event_log import EventLog
 from opic.ops import doctor as doctor_module
 from opic.ops.doctor import look
 from opic.replica.stored_links import read_list
-from opic.service.service import Backend, EmbeddedService
+from opic.service.backend import Backend
+from opic.service.service import EmbeddedService
 from opic.settings import Settings
 from opic.store import Shard
 

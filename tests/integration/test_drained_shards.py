@@ -18,7 +18,7 @@ from opic.ingest import Writer
 from opic.model.events import CrawlEvent, encode_crawl_event
 from opic.ops.feeder import Progress
 from opic.ops.replay import Plan, replay
-from opic.service.service import Backend
+from opic.service.backend import Backend
 from opic.settings import Settings
 
 SHARDS, HOSTS, SECONDS_MAX = 16, 40, 60.0

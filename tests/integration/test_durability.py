@@ -13,7 +13,7 @@ from record_sources import Durable
 from servers import Server, find_server
 
 from opic.errors import StoreError, StoreUnavailable
-from opic.service.service import Backend
+from opic.service.backend import Backend
 from opic.settings import Settings
 from opic.store import Shard
 from opic.store.durability import Durability, durability_problem

@@ -16,7 +16,8 @@ from serving import serving, serving_embedded
 from opic.client import Client, Conflict
 from opic.errors import BadInput, NotKept
 from opic.query.explain import explain
-from opic.query.queries import Ask, ImportanceAnswer, Query
+from opic.query.page_queries import Ask, ImportanceAnswer
+from opic.query.queries import Query
 from opic.service.service import EmbeddedService
 from opic.settings import Settings
 

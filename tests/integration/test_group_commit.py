@@ -14,7 +14,7 @@ from serving import serving
 
 from opic.errors import StoreUnavailable
 from opic.model.events import CrawlEvent, decode_crawl_event, encode_crawl_event
-from opic.service.service import Backend
+from opic.service.backend import Backend
 from opic.settings import Settings
 
 pytestmark = pytest.mark.slow

@@ -24,7 +24,7 @@ from opic.errors import KeyReused, KeysFull
 from opic.ingest import event_log as log_module
 from opic.ingest.event_log import KEY_MEMORY_BYTES, AppendTerms, Begun, EventLog, KeyedCall
 from opic.model.events import EventLimits, decode_crawl_event
-from opic.service.service import Backend
+from opic.service.backend import Backend
 from opic.settings import Settings
 from opic.store import Shard, connect
 

@@ -26,7 +26,7 @@ from same_state import assert_same
 from servers import Server
 
 from opic.ingest import Writer
-from opic.service.service import Backend
+from opic.service.backend import Backend
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from servers import Server
 
 from opic.ops.backup import backup
 from opic.replica import Crawl
-from opic.service.service import Backend
+from opic.service.backend import Backend
 from opic.settings import Settings
 
 pytestmark = pytest.mark.slow

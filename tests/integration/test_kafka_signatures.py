@@ -16,7 +16,7 @@ from opic.ingest.kafka.connection import headers_of, record_of
 from opic.ingest.kafka.signatures import SIGNATURE, Signatures
 from opic.model.classes import ClassesChange, check_classes, encode_classes
 from opic.model.events import encode_ids, encode_seeds
-from opic.service.service import Backend
+from opic.service.backend import Backend
 from opic.settings import Settings
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,8 @@ from opic.errors import StoreLost
 from opic.ingest import Writer
 from opic.ops.begin_anew import begin_anew
 from opic.replica import Crawl
-from opic.service.service import Backend, EmbeddedService
+from opic.service.backend import Backend
+from opic.service.service import EmbeddedService
 from opic.service.standing import StandingService
 from opic.settings import Settings
 

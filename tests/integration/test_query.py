@@ -24,7 +24,8 @@ from opic.model.ledger import Ledger
 from opic.model.ledger_page import LedgerPage
 from opic.model.series import Window
 from opic.ops.begin_anew import begin_anew
-from opic.query.queries import Ask, ImportanceAnswer, Query
+from opic.query.page_queries import Ask, ImportanceAnswer
+from opic.query.queries import Query
 from opic.query.snapshots import AGE_SECONDS_MAX, VIEWS_KEPT_MAX, Snapshot, Snapshots
 from opic.replica import Crawl
 from opic.replica.crawl import Place

@@ -29,7 +29,7 @@ from opic.query.queries import Query
 from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
 from opic.replica.effect import NO_DIGEST, entry_digest
-from opic.service.service import Backend
+from opic.service.backend import Backend
 from opic.settings import Settings
 from opic.store import Shard
 from opic.urls.canonical import host_of, registered_domain, shard_of

@@ -24,7 +24,8 @@ from opic.model.events import Record, decode_crawl_event
 from opic.model.ledger import Ledger
 from opic.ops.feeder import Progress
 from opic.ops.replay import Plan, Summary, _next, format_of, read_graph, replay, url_of_name
-from opic.service.service import Backend, EmbeddedService
+from opic.service.backend import Backend
+from opic.service.service import EmbeddedService
 from opic.settings import Settings
 
 pytestmark = pytest.mark.slow  # `make check` has the README's commands; this is each command at length.

@@ -9,12 +9,12 @@ import pytest
 from archive_files import packed, page, record
 from servers import Server
 
-from opic.cli.replay import ArchiveLinks, Nofollow, _with_archives
+from opic.cli.replay import ArchiveLinks, ArchiveOptions, Nofollow
 from opic.errors import BadInput
 from opic.ops import feeder
 from opic.ops.feeder import Progress
 from opic.ops.replay import Plan, Summary, replay
-from opic.service.service import Backend
+from opic.service.backend import Backend
 from opic.settings import Settings
 
 numbers = count()
@@ -96,13 +96,12 @@ def test_invalid_event_is_a_dead_letter(backend: Backend, tmp_path: Path) -> Non
     ("format", "options", "why"),
     [
         ("jsonl", (None, None, True), "apply to warc, wat, arc only, and this is jsonl"),
-        ("edges", (None, Nofollow.DROP, False), "apply to warc, wat, arc only"),
-        ("wat", (ArchiveLinks.RECORDED, None, False), "--links applies to warc and arc"),
+        ("edges", (None, "drop", False), "apply to warc, wat, arc only"),
+        ("wat", ("recorded", None, False), "--links applies to warc and arc"),
     ],
 )
 def test_option_that_does_not_apply_is_refused(
     format: str, options: tuple[ArchiveLinks | None, Nofollow | None, bool], why: str
 ) -> None:
-    links, nofollow, again = options
     with pytest.raises(BadInput, match=why):
-        _with_archives(Plan(format), links, nofollow, again=again)
+        ArchiveOptions(*options).added_to(Plan(format))

@@ -21,7 +21,7 @@ from opic.ops import restore as restores
 from opic.ops.backup import backup
 from opic.ops.restore import restore
 from opic.replica import Crawl
-from opic.service.service import Backend
+from opic.service.backend import Backend
 from opic.settings import Settings
 
 TERMS = AppendTerms(NOW_US, EventLimits())

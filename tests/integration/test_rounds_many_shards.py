@@ -12,7 +12,7 @@ from opic.ingest import Writer
 from opic.ingest.worker import LogSource
 from opic.model.events import CrawlEvent, encode_crawl_event
 from opic.model.series import Window
-from opic.service.service import Backend
+from opic.service.backend import Backend
 from opic.settings import Settings
 
 SHARDS = (1, 4, 16)

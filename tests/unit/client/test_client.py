@@ -1,6 +1,7 @@
 """The client without a service: what it sends, how it waits, and that its two halves are one."""
 
 import email.utils
+import inspect
 import subprocess
 import sys
 import time
@@ -9,12 +10,11 @@ from collections.abc import Callable
 import httpx
 import msgspec
 import pytest
-import sync_client
 from repository import ROOT
 from tenacity import RetryCallState, Retrying
 
-from opic.client import Client, Event, EventsRejected, Unavailable, Unreachable, calls, errors
-from opic.client.answers import Accepted, Importance, NextPages, Rejected, Stats
+from opic.client import AsyncClient, Client, Event, EventsRejected, Unavailable, Unreachable, calls, errors
+from opic.client.answers import Accepted, Importance, NextPages, Rejected, Stats, Top
 from opic.client.calls import FORMS
 from opic.errors import OpicError
 from opic.model.events import CrawlEvent
@@ -28,32 +28,20 @@ def test_importing_the_client_imports_no_server_and_no_store() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_blocking_client_is_generated_from_the_one_for_asyncio() -> None:
-    assert sync_client.SYNC.read_text() == sync_client.generated(), "run `make client`"
-
-
-def test_every_call_of_the_generated_client_blocks() -> None:
-    source = """
-class AsyncClient:
-    async def __aenter__(self) -> "AsyncClient":
-        return self
-
-    async def aclose(self) -> None:
-        await self._http.aclose()
-"""
-    said = sync_client.generated('"""For asyncio."""\n' + source)
-    assert said == (
-        sync_client.NOTE
-        + """
-
-class Client:
-    def __enter__(self) -> "Client":
-        return self
-
-    def close(self) -> None:
-        self._http.close()
-"""
+def test_both_clients_have_the_same_methods() -> None:
+    blocking, awaited = (
+        {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_")} for kind in (Client, AsyncClient)
     )
+    assert blocking.pop("close").__doc__ == awaited.pop("aclose").__doc__
+    assert [(name, inspect.signature(one), one.__doc__) for name, one in blocking.items()] == [
+        (name, inspect.signature(one), one.__doc__) for name, one in awaited.items()
+    ]
+
+
+def test_methods_of_the_one_client_block_and_those_of_the_other_are_coroutines() -> None:
+    assert not inspect.iscoroutinefunction(Client.top)
+    assert inspect.iscoroutinefunction(AsyncClient.top)
+    assert inspect.signature(Client.top).return_annotation is Top
 
 
 def test_an_event_has_the_fields_of_the_service() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opic.query.snapshots import largest
+from opic.query.rankings import largest
 
 
 @given(st.lists(st.integers(-2, 6)), st.integers(1, 12), st.none() | st.integers(-3, 7))

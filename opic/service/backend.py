@@ -1,0 +1,451 @@
+"""An open store as one object: its log, its queries and its frontier, for the endpoint and for commands."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from opic.admission import Admission
+from opic.errors import BadInput, BadUrl, ChangedMeanwhile, DiskFull, Refused, StoreError, StoreUnavailable
+from opic.frontier import Frontier, PolitenessSettings
+from opic.ingest import Writer
+from opic.ingest.class_sweeps import unclassified
+from opic.ingest.dead_letters import Letters, StoredLetters
+from opic.ingest.event_log import KEY_MEMORY_BYTES, AppendTerms, EventLog, KeyedCall, Log, Positions
+from opic.ingest.worker import LogSource, work
+from opic.memory import memory_bytes
+from opic.model.cash import CLASSES_MAX, MILLION
+from opic.model.classes import NO_WEIGHTS, OTHERS, ClassesChange, encode_change, version_of
+from opic.model.events import CLASSIFIED_MAX, EventLimits, SeedList, check_seeds, encode_ids, encode_seeds, good_urls
+from opic.query.convergence import Convergence
+from opic.query.coverage import CoverageQuery
+from opic.query.exact import Exact
+from opic.query.explain import explain
+from opic.query.fetch_order import FetchOrder
+from opic.query.kept_links import KeptLinks
+from opic.query.page_flows import PageFlows
+from opic.query.queries import Query
+from opic.query.snapshots import Snapshots
+from opic.replica import Crawl
+from opic.service.embedded import disk_full
+from opic.service.known_crawls import KnownCrawls
+from opic.settings import Settings
+from opic.store import connect
+from opic.store.back_offs import waits_max
+from opic.store.durability import Durability
+from opic.store.refusals import note_refusals
+from opic.store.shard import check_known
+
+log = logging.getLogger("opic.service")
+
+ANSWER_SECONDS = 10.0  # A server that stands still for longer is away, for whoever waits for it at the endpoint.
+EFFECT_SECONDS = 10.0  # How long a call waits for its own records to take effect.
+SETTLE_SECONDS = 5.0  # How long a change of classes waits for known pages; 10 million take longer.
+POLL_SECONDS = 0.005
+ROUGH_SECONDS = 0.5  # Maximum age of the lag that is compared with OPIC_MAX_LAG, with Kafka or far below it.
+
+
+class Judged(Protocol):
+    """The elements of a call after checking; `values` has the valid ones, encoded."""
+
+    values: list[bytes]
+
+
+J = TypeVar("J", bound=Judged)
+
+
+class ClassChange(NamedTuple):
+    """The effect of a change of classes on known pages."""
+
+    pages: int  # Number of pages classified again.
+    settled: bool  # Whether all of them are in their new classes already.
+
+
+class Backend:
+    """An open store with its log, its queries and its frontier. It starts nothing by itself."""
+
+    def __init__(self, settings: Settings, url: str, *, create: bool = True) -> None:
+        """Open the store at `url`.
+
+        Raises:
+            StoreError: it can't be used; see `Shard.open`.
+        """
+        self.settings = settings
+        asking, appending = (connect(url, retries=n, timeout_seconds=ANSWER_SECONDS) for n in (3, 0))
+        known = KnownCrawls(settings)
+        known.check(asking)
+        shards = settings.shards_made
+        durability = Durability(settings.durability, settings.wait_replicas, settings.wait_seconds)
+        self.crawl = Crawl.open(
+            asking, settings.crawl, settings.rules_given(), create=create, shards=shards, durability=durability,
+            yields=settings.yields, keep_links=settings.keep_links,
+        )  # fmt: skip
+        known.keep(self.crawl.shards[0].secret)
+        self.shard = self.crawl.shards[0]  # Beside which the log is.
+        self._stored_log = EventLog(appending, self.shard.keys, settings.max_keys_bytes // KEY_MEMORY_BYTES)
+        self.clock = self._stored_log.clock  # By which records are dated and events are judged.
+        self._rough_lag = (float("-inf"), 0)
+        self.works_here = False  # No worker runs: this process applies the records that it appends.
+        self.waits_for = "the store"  # Whose answer `not_ready` waits for, so that silence has a name.
+        self.snapshots = Snapshots(self.crawl)
+        self.links = KeptLinks(self.crawl, settings.max_links_bytes or memory_bytes() // 2)
+        self.flows = PageFlows(self.links, settings.kept_dir())
+        self.exact = Exact(self.flows, settings.bound)
+        terms = settings.max_url_bytes, settings.policy, settings.window_rounds
+        self.query = Query(self.crawl, self.snapshots, *terms, exact=self.exact)
+        self.coverage = CoverageQuery(self.flows)
+        self.curve = Convergence(self.crawl, self.query, self.disk_full)
+        self.admission = Admission(self.crawl)
+        politeness = PolitenessSettings(
+            settings.host_delay_seconds, settings.retry_seconds, settings.lease_seconds, settings.host_in_flight,
+            settings.revisit_seconds, waits_max(settings.retry_bytes, len(self.crawl)), settings.max_failures,
+        )  # fmt: skip
+        self.worth = FetchOrder(self.flows, settings.seed_share, settings.bound)
+        self.frontier = Frontier(
+            self.crawl, politeness, settings.discovery_weight, strategy=settings.order_by, admission=self.admission,
+            share=settings.discovery_share, pending=self._is_pending, coverage=self.coverage, links=self.links,
+            worth=self.worth if settings.by_importance else None, domain_bytes=settings.domain_cache_bytes,
+        )  # fmt: skip
+
+    @property
+    def limits(self) -> EventLimits:
+        """The limits of events, with the crawl's normalization rules."""
+        return self.settings.limits().under(self.crawl.rules)
+
+    @cached_property
+    def log(self) -> Log:
+        """The log that accepts events. Kafka is connected on first use; queries about pages do not need it."""
+        if self.settings.kafka_bootstrap is None:
+            return self._stored_log
+        from opic.ingest.kafka import KafkaCluster, KafkaLog
+
+        return KafkaLog(KafkaCluster(self.settings), self.crawl, self._stored_log)
+
+    @cached_property
+    def letters(self) -> Letters:
+        """The dead letters: on their topic with Kafka, else in the store."""
+        if self.settings.kafka_bootstrap is None:
+            return StoredLetters(self.crawl, self._stored_log)
+        from opic.ingest.kafka import KafkaCluster
+        from opic.ingest.kafka.dead_letter_topic import TopicLetters
+
+        return TopicLetters(KafkaCluster(self.settings), self.crawl)
+
+    def accept(self, values: Sequence[bytes], kind: str = "event", time_us: int | None = None) -> Positions:
+        """Append validated records to the log durably.
+
+        Args:
+            values: encoded records.
+            kind: one of opic.ingest.event_log.RECORD_KINDS.
+            time_us: the records' time; now if None.
+
+        Returns:
+            For each partition that got some, the offset after the last one.
+
+        Raises:
+            DiskFull: nothing was taken.
+            StoreUnavailable: the store is away, or OPIC_MAX_LAG records wait already.
+        """
+        self.check_room()
+        self._check_lag(len(values))
+        with self._appending(len(values)):
+            return self.log.append(values, self.clock.now_us() if time_us is None else time_us, kind)
+
+    def accept_together(self, calls: Sequence[Sequence[bytes]]) -> list[Exception | None]:
+        """Append the validated events of several calls to the log durably, with one append, in their order.
+
+        Returns:
+            For each call None, or why nothing of it was taken: OPIC_MAX_LAG.
+
+        Raises:
+            DiskFull: nothing was taken.
+            StoreUnavailable: as `accept`.
+        """
+        self.check_room()
+        room = self.settings.max_lag - self._waiting(sum(map(len, calls)))
+        values, refused = list[bytes](), list[Exception | None]()
+        for call in calls:
+            fits = len(call) <= room
+            refused.append(None if fits else self._lags(self.settings.max_lag - room))
+            if fits:
+                values += call
+                room -= len(call)
+        if values:
+            with self._appending(len(values)):
+                self.log.append(values, self.clock.now_us())
+        return refused
+
+    @contextmanager
+    def _appending(self, count: int) -> Iterator[None]:
+        """Count records that the block appends, and wait at its end until they are durable; Kafka needs no wait."""
+        at, waiting = self._rough_lag
+        self._rough_lag = at, waiting + count
+        waits = self.log is self._stored_log and self.shard.durability.wanted
+        run_id = self.shard.run_now() if waits else b""
+        yield
+        if waits:
+            self.shard.barrier(run_id)
+
+    def accept_once(self, call: KeyedCall, judge: Callable[[int, EventLimits], J]) -> J:
+        """Append the events of a call to the log once, even if the call is repeated at any endpoint within a day.
+
+        A repeat is checked with the time and limits of the first call, so that it gives the same events and the same
+        answer. If the first call was interrupted, only the remaining events are appended.
+
+        Args:
+            call: the call.
+            judge: checks the call's elements, given a time and limits.
+
+        Raises:
+            KeyReused: the key was used with another body.
+            StoreUnavailable: as `accept`, or too many keys are remembered.
+        """
+        while True:
+            begun = self.log.begun(call)
+            terms = begun.terms if begun else AppendTerms(self.clock.now_us(), self.limits)
+            judged = judge(terms.time_us, terms.limits.under(self.crawl.rules))
+            left = len(judged.values) - (begun.done if begun else 0)
+            if left or begun is None:
+                self.check_room()
+            if left:
+                self._check_lag(left)
+            with self._appending(left):
+                done = self.log.append_once(call, judged.values, begun, terms)
+            if done:
+                return judged
+
+    def note_refusals(self, refused: Mapping[str, str]) -> None:
+        """Keep why events of leased pages were refused, by the pages' URLs; only log it if the store is away."""
+        if not refused or self.disk_full() is not None:
+            return
+        try:
+            found = zip(self.crawl.ids_of(list(refused)), refused.values(), strict=True)
+            pages = [(self.crawl.shards[place[0]].keys, place[1], why) for place, why in found if place is not None]
+            note_refusals(self.crawl.ask, pages)
+        except StoreError as error:
+            log.info("%d refused events are not explained: %s", len(refused), error)
+
+    def disk_full(self) -> str | None:
+        """Return why nothing may be written to an embedded store now, or None."""
+        return disk_full(self.settings.data_dir()) if self.settings.embedded else None
+
+    def check_room(self) -> None:
+        """Raise DiskFull if the disk has no room for a write.
+
+        Raises:
+            DiskFull: the message says what to do.
+        """
+        if (reason := self.disk_full()) is not None:
+            raise DiskFull(f"{reason}; writing then resumes automatically")
+
+    def _check_lag(self, more: int) -> None:
+        if (waiting := self._waiting(more)) + more > self.settings.max_lag:
+            raise self._lags(waiting)
+
+    def _waiting(self, more: int) -> int:
+        """Return the lag before `more` records; as it was a moment ago with Kafka, or far below OPIC_MAX_LAG."""
+        at, waiting = self._rough_lag
+        rough = not isinstance(self.log, EventLog) or 2 * (waiting + more) <= self.settings.max_lag
+        return waiting if rough and time.monotonic() - at <= ROUGH_SECONDS else self.lag()
+
+    @staticmethod
+    def _lags(waiting: int) -> StoreUnavailable:
+        return StoreUnavailable(f"{waiting:,} accepted events wait for the worker, OPIC_MAX_LAG allows no more")
+
+    def seed(self, urls: Sequence[str], depth: int | None = 0, **said: Any) -> dict[str, Any]:
+        """Make pages known, through the log like everything that moves cash; wait until this has taken effect.
+
+        Args:
+            urls: the pages.
+            depth: of each of them, the least seen is kept; None for none.
+            said: other fields of `SeedList`, of each of them, in place of what it had; None leaves that as it is.
+
+        Returns:
+            "known": how many of the distinct URLs were known already; "new": how many were not; "rejected": those that
+            are no URLs of pages, by their index, only if there are any.
+
+        Raises:
+            BadUrl: the only URL can't be taken.
+            BadInput: a field can't be taken; nothing is.
+        """
+        good, rejected = good_urls(urls, self.limits)
+        if rejected and len(urls) == 1:
+            raise BadUrl(str(rejected[0]["error"]))
+        distinct = check_seeds(SeedList(good, depth, **said), self.clock.now_us(), self.limits).seeds
+        listed = {"rejected": rejected} if rejected else {}
+        if not distinct:
+            return {"known": 0, "new": 0, **listed}
+        known = sum(place is not None for place in self.crawl.ids_of(distinct))
+        self.settle(self.accept([encode_seeds(distinct, depth, **said)], "seeds"))
+        return {"known": known, "new": len(distinct) - known, **listed}
+
+    def define(self, change: ClassesChange) -> ClassChange:
+        """Change the classes of pages, through the log like everything that moves cash.
+
+        Weights take effect at once. Known pages are classified again by further records, which are also appended here,
+        and awaited for a while.
+
+        With many shards, shard 0 has the new weights first, and each other shard when it takes what shard 0 sent.
+
+        The change itself is in the log. So where two callers change some classes each, neither undoes the other's.
+
+        Args:
+            change: of the definitions.
+
+        Raises:
+            BadInput: the payout is continuous, or the change can't be made.
+            ChangedMeanwhile: the classes are of another version than the change wants.
+            Refused: there is no place for so many, or no cash for so much weight.
+        """
+        if len(self.crawl) == 1 and not self.log.single:
+            raise BadInput("classes are set in an order that many partitions do not have: use a topic of one partition")
+        if self.shard.rules.continuous:
+            raise BadInput(NO_WEIGHTS)
+        self.crawl.follow()[0].classes.redefined(change, self.crawl.totals().known_by)
+        self.settle(self.accept([encode_change(change)], "classes"))
+        replicas = self.crawl.follow()
+        if not change.holds_in([one for _, one in replicas[0].classes.placed]):
+            if change.version:
+                raise ChangedMeanwhile("other classes were set at the same time: read them again, and change those")
+            raise Refused(
+                "the classes were accepted, but are not in effect: other classes were set at the same time, or the "
+                "weights would grant known pages more than a shard has; read the present classes, and try again"
+            )
+        if len(replicas) > 1:
+            return ClassChange(sum(map(len, replicas)), self._in_time(lambda: not unclassified(self.crawl)))
+        known = len(replicas[0])
+        ranges = range(0, known, CLASSIFIED_MAX)
+        records = [encode_ids((first, min(first + CLASSIFIED_MAX, known))) for first in ranges]
+        settled = True
+        if records:
+            end = self.accept(records, "classify")
+            if self.works_here:
+                self.settle(end)
+            else:
+                settled = self._takes_effect(end, SETTLE_SECONDS)
+        return ClassChange(known, settled)
+
+    def settle(self, positions: Positions) -> None:
+        """Let all records below the positions take effect: in this process, or by waiting for the worker."""
+        if self.works_here:
+            self.settle_here(positions)
+        else:
+            self.await_effect(positions)
+
+    def settle_here(self, positions: Positions) -> None:
+        """Apply the records of the store's log below a position in this process, if no service runs."""
+        assert isinstance(self.log, EventLog)
+        writer = Writer.of(self.crawl, self.settings)
+        work(writer, LogSource(self.log, writer.resume, until_offset=positions[self.log.partition]))
+        writer.drain()
+
+    def classes(self) -> dict[str, object]:
+        """Return the defined classes, in order, with their numbers of pages and their shares of each grant."""
+        found, books = self.crawl.follow()[0].classes, self.crawl.totals()
+        weights = [MILLION + extra for extra in books.extra]
+        granted = sum(weights[slot] * books.live_of(slot) for slot in range(CLASSES_MAX)) or 1
+
+        def counts(slots: Sequence[int]) -> dict[str, object]:
+            share = sum(weights[slot] * books.live_of(slot) for slot in slots) / granted
+            pages, read = sum(map(books.live_of, slots)), sum(map(books.open_of, slots))
+            return {"known_pages": pages, "read_pages": read, "grant_share": share}
+
+        defined = [slot for slot, _ in found.placed]
+        rest = [slot for slot in range(CLASSES_MAX) if slot not in defined]
+        return {
+            "classes": [{**one.shown(), **counts([slot])} for slot, one in found.placed],
+            OTHERS: {"weight": 1.0, **counts(rest)},
+            "version": version_of([one for _, one in found.placed]),
+        }
+
+    def await_effect(self, positions: Positions, seconds: float = EFFECT_SECONDS) -> None:
+        """Wait until all records below the positions have taken effect."""
+        if not self._takes_effect(positions, seconds):
+            raise StoreUnavailable(f"accepted, but it did not take effect within {seconds:.0f} s: the worker lags")
+
+    def _in_time(self, done: Callable[[], bool], seconds: float = SETTLE_SECONDS) -> bool:
+        """Wait for something; return False if it is not done in time."""
+        deadline = time.monotonic() + seconds
+        while not done():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
+
+    def _takes_effect(self, positions: Positions, seconds: float) -> bool:
+        """Wait until all records below the positions have taken effect; return False if they did not in time."""
+        waiting = dict(positions)
+
+        def done() -> bool:
+            for partition in [name for name, offset in waiting.items() if self.crawl.resume(name) >= offset]:
+                del waiting[partition]
+            return not waiting
+
+        in_time = self._in_time(done, seconds)
+        self._stored_log.check_era(positions)
+        self.crawl.follow()  # Questions may show what was seen a moment ago.
+        return in_time
+
+    def explain(self, url: str, policy: str | None, window: float | str | None) -> dict[str, object] | None:
+        """Explain a page's score and, under "frontier", whether it is next and why; None for an unknown page.
+
+        Raises:
+            BadInput: the URL, the policy or the window can't be taken.
+        """
+        found = explain(self.query, url, policy, window)
+        standing = found and self.frontier.explain(url, self.settings.max_url_bytes)
+        return found and standing and {**found, "state": standing["state"], "frontier": standing}
+
+    def lag(self) -> int:
+        """Return how many accepted records have not taken effect yet."""
+        # The ends first: where it says 0, all that had been accepted before has taken effect.
+        lag = sum(max(0, end - self.crawl.resume(partition)) for partition, end in self.log.ends().items())
+        self._rough_lag = (time.monotonic(), lag)
+        return lag
+
+    def _is_pending(self) -> bool:
+        """Return whether accepted records have yet to take effect; also while the log can't be asked."""
+        try:
+            return self.lag() > 0
+        except StoreUnavailable as error:
+            log.warning("can't tell whether all accepted events have taken effect: %s", error)
+            return True
+
+    def stats(self) -> dict[str, object]:
+        """Return the counts of the service."""
+        check_known(self.crawl.shards)  # What is gone is not 0 pages.
+        # The older numbers: where they are 0, the counts hold all that had been accepted, in every shard.
+        lag, undelivered = self.lag(), self.crawl.undelivered()
+        given_up = sum(len(ids) for _, ids in self.frontier.given_up())
+        more = {"given_up_pages": given_up, "kept_links": self.links.standing}
+        return {**self.query.stats(), **more, "lag": lag, "undelivered": undelivered}
+
+    def not_ready(self) -> str | None:
+        """Return why no request should come here now, or None."""
+        if (reason := self.disk_full()) is not None:
+            return reason
+        try:
+            self.waits_for = "the store" if self.settings.kafka_bootstrap is None else "Kafka"
+            self.log.ends()
+            self.waits_for = "the store"
+            check_known(self.crawl.shards)
+        except StoreError as error:
+            return str(error)
+        return None
+
+    def start(self) -> None:
+        """Start what runs in the background until `close`: the curve, following the journals, exact importance."""
+        self.curve.start()
+        # Where another policy is the default, links are read when the first question needs them.
+        self.exact.start(self.worth, always=self.settings.policy in (None, "exact"))
+        self.crawl.keep_following()
+
+    def close(self) -> None:
+        """Close all connections."""
+        background = self.exact.close, self.curve.close, self.crawl.close
+        for close in (*background, self.shard.client.close, self._stored_log.close):
+            close()
+        if "log" in vars(self):  # Was asked for.
+            self.log.close()
