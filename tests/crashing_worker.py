@@ -35,6 +35,7 @@ TRACED = ("worker.py", "log.py", "shard_writer.py", "checkpointer.py", "batch.py
 TRACED += (
     "writer.py",
     "class_sweeps.py",
+    "state_changes.py",
     "trust_changes.py",
     "link_keeper.py",
     "stored_links.py",

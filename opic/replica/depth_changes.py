@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,10 @@ class DepthChanges:
     pages: Uint32s = field(default_factory=lambda: np.empty(0, np.uint32))  # Whose depth is new or less, ascending,
     nearness: Uint16s = field(default_factory=lambda: np.empty(0, np.uint16))  # and their nearness afterwards.
     of_links: Sequence[int] = ()  # Per event: the nearness that its links get at least, 0 if none; may be empty.
+
+    def effect_fields(self) -> dict[str, Any]:
+        """Return the fields of the effect."""
+        return {"depth_page": self.pages, "nearness": self.nearness}
 
 
 def depth_changes(
