@@ -30,7 +30,7 @@ from opic.replica.checkpoint import (
 )
 from opic.replica.effect import Effect, Head, pack_lines, unpack_bits, unpack_urls
 from opic.replica.replica import PAGES_A_BLOCK, Replica
-from opic.store.connection import Client, store_errors
+from opic.store.connection import Client, ask, store_errors
 from opic.store.keys import Keys
 
 Int64s = NDArray[np.int64]
@@ -310,12 +310,9 @@ class Checkpointer:
 
     def _learn(self, blocks: Int64s) -> None:
         """Read the LSNs of blocks from the store: another worker may have written them."""
-        with store_errors(), self.client.pipeline(transaction=False) as pipe:
-            for block in blocks.tolist():
-                pipe.hget(self.keys.block(block), "l")
-            found = [int(lsn or 0) for lsn in pipe.execute()] if len(blocks) else []
-        for block, lsn in zip(blocks.tolist(), found, strict=True):
-            if lsn >= self._touched[block]:
+        found = ask(self.client, [["HGET", self.keys.block(block), "l"] for block in blocks.tolist()])
+        for block, text in zip(blocks.tolist(), found, strict=True):
+            if (lsn := int(text or 0)) >= self._touched[block]:
                 self._since[block], self._fields[block] = CLEAN, 0
                 self._blank.pop(block, None)
             else:

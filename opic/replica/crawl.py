@@ -31,7 +31,7 @@ from opic.replica.follow import Follower, catch_up
 from opic.replica.histories import Measures
 from opic.replica.replica import Replica
 from opic.replica.urls import read_urls_of_many
-from opic.store.connection import Client, store_errors
+from opic.store.connection import Client, ask, store_errors
 from opic.store.durability import Durability
 from opic.store.shard import Shard, books_of
 from opic.urls.canonical import host_of, shard_of
@@ -496,14 +496,7 @@ class Crawl:
 
     def ask(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """Send commands in one pipeline, each to the shard that its keys name; return the replies in order."""
-        with store_errors():
-            if len(commands) == 1:
-                return [self.client.execute_command(*commands[0])]
-            with self.client.pipeline(transaction=False) as pipe:
-                for command in commands:
-                    pipe.execute_command(*command)
-                answers: list[Any] = pipe.execute()
-        return answers
+        return ask(self.client, commands)
 
     def books(self) -> list[Books]:
         """Return the books of each shard."""

@@ -11,7 +11,7 @@ import msgpack
 from opic.errors import BeingRestored, StoreError, StoreLost, StoreMismatch, StoreUnavailable
 from opic.model.books import Books
 from opic.model.cash import CONTINUOUS, MILLION, CrawlRules
-from opic.store.connection import Client, Line, store_errors
+from opic.store.connection import Client, Line, ask, store_errors
 from opic.store.durability import Durability, await_durable
 from opic.store.keys import Keys, format_of
 from opic.store.recognition import ANEW, RESTORED, check_not_lost
@@ -271,10 +271,7 @@ def check_known(shards: Sequence[Shard]) -> None:
         StoreLost: it does not.
         BeingRestored: a backup is being restored into the crawl.
     """
-    with store_errors(), shards[0].client.pipeline(transaction=False) as pipe:
-        for shard in shards:
-            pipe.hmget(shard.keys.meta, *CHECKED)
-        answers = pipe.execute()
+    answers = ask(shards[0].client, [["HMGET", shard.keys.meta, *CHECKED] for shard in shards])
     for shard, values in zip(shards, answers, strict=True):
         _check_whole(shard, values)
 
