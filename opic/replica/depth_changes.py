@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from opic.model.events import CheckedEvent
 from opic.model.page_notes import one_deeper
-from opic.replica.page_depths import PageDepths
 from opic.replica.page_lookup import PageLookup, distinct
+from opic.replica.page_table import PageDepths
 
 Int64s = NDArray[np.int64]
 Uint32s = NDArray[np.uint32]

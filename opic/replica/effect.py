@@ -19,7 +19,6 @@ The digest of an effect is a hash of its bytes, which include the digest of the 
 digest) identifies one history, whoever wrote it.
 """
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from hashlib import blake2b
@@ -28,12 +27,12 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
 from opic.errors import StoreDamaged
 from opic.model.books import BY_CLASS, SCALARS, Books
 from opic.model.cash import CLASSES_MAX
+from opic.model.compression import compress, decompress
 from opic.model.page_links import NO_LINKS, PageLinks
 from opic.model.trust import pack_weights, unpack_weights
 
@@ -54,7 +53,6 @@ OFFERS_VERSION: Final = 7  # Of records that change when pages are offered.
 VERSIONS_READ: Final = (1, 2, 3, USUAL_VERSION, LINKS_VERSION, COUNT_VERSION, OFFERS_VERSION, VERSION)
 DIGEST_BYTES: Final = 8
 LINKS_DIGEST_BYTES: Final = 6
-ZSTD_LEVEL: Final = 1
 TAIL_BYTES_MAX: Final = 1 << 30  # URLs, uncompressed.
 NO_DIGEST: Final = bytes(DIGEST_BYTES)
 ENDS, BY_SETTING = 1, 2  # Flags of the rarely used field `b`.
@@ -91,7 +89,18 @@ SECTIONS: Final = (
     ("fetched_page", "<u4"),  # Pages whose fetch was not a read.
     ("failed", "u1"),
 )
-OFFERS: Final = (("offer_page", "<u4"), ("failures", "u1"), ("not_before_us", "<i8"), ("priority", "<f8"))  # In `p`.
+Columns = tuple[tuple[str, str], ...]
+# The rarely used fields by their keys: values as they are, mappings as lists of pairs, arrays. Others are packed
+# otherwise: offsets (`o`), classes (`c`), metadata (`m`), forgotten pages (`f`), trust (`w`), flags (`b`), kept links.
+RARE_VALUES: Final = {"h": "host_names", "e": "entries", "r": "restored"}
+RARE_PAIRS: Final = {"s": "sent", "t": "taken", "k": "calls", "u": "again"}
+RARE_ARRAYS: Final[dict[str, Columns]] = {
+    "d": (("depth_page", "<u4"), ("nearness", "<u2")),
+    "p": (("offer_page", "<u4"), ("failures", "u1"), ("not_before_us", "<i8"), ("priority", "<f8")),
+    "a": (("status_page", "<u4"), ("noted", "<u2")),
+}
+FAR_ARRAYS: Final[Columns] = (("far_counts", "<u4"), ("far_links", "<u8"), ("far_shards", "<u2"))  # In `l`.
+NEW_LINKS: Final = ("compared", "near_new", "far_new")  # In `n`, as bits.
 HEADER: Final = Struct(f"<4sHHQ{DIGEST_BYTES}sQQQ{len(SECTIONS)}III")
 
 
@@ -150,7 +159,7 @@ class Effect:
     not_before_us: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
     priority: Floats = field(default_factory=lambda: np.empty(0, "<f8"))
     status_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))  # Pages whose last status changed,
-    noted: Uint16s = field(default_factory=lambda: np.empty(0, "<u2"))  # and the statuses: see `page_statuses`.
+    noted: Uint16s = field(default_factory=lambda: np.empty(0, "<u2"))  # and the statuses: see `page_table`.
     metas: Mapping[int, bytes] = field(default_factory=dict)  # By page: its new metadata, packed; b"" for none.
     forgotten: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))  # Pages that are forgotten.
     again: Mapping[int, str] = field(default_factory=dict)  # By page that had been: its URL, if it is known anew.
@@ -202,50 +211,9 @@ class Effect:
     def pack(self) -> bytes:
         """Return the packed record; set `packed_urls`, `digest` and `size`."""
         if self.urls and not self.packed_urls:
-            self.packed_urls = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress("\n".join(self.urls).encode())
-        rare: dict[str, Any] = {"o": dict(self.offsets)}
-        if self.host_names:
-            rare["h"] = list(self.host_names)
-        if self.entries:
-            rare["e"] = list(self.entries)
-        if self.classes is not None:
-            rare["c"] = self.classes
-        if self.sent:
-            rare["s"] = list(self.sent.items())
-        if self.taken:
-            rare["t"] = list(self.taken.items())
-        if self.calls:
-            rare["k"] = list(self.calls.items())
-        if len(self.depth_page):
-            rare["d"] = [self.depth_page.astype("<u4").tobytes(), self.nearness.astype("<u2").tobytes()]
-        if len(self.offer_page):
-            rare["p"] = [getattr(self, name).astype(dtype).tobytes() for name, dtype in OFFERS]
-        if len(self.status_page):
-            rare["a"] = [self.status_page.astype("<u4").tobytes(), self.noted.astype("<u2").tobytes()]
-        if self.metas:
-            rare["m"] = self.pages_by_meta()
-        if len(self.forgotten):
-            rare["f"] = self.forgotten.astype("<u4").tobytes()
-        if self.again:
-            rare["u"] = list(self.again.items())
-        if self.trusted is not None:
-            rare["w"] = pack_weights(self.trusted)
-        if flags := ENDS * self.ends_links | BY_SETTING * self.by_setting:
-            rare["b"] = flags
-        if self.kept_from >= 0:
-            far = (self.far_counts.astype("<u4"), self.far_links.astype("<u8"), self.far_shards.astype("<u2"))
-            rare["l"] = [self.kept_from, *(column.tobytes() for column in far)]
-        if len(self.compared):
-            new = self.compared, self.near_new, self.far_new
-            rare["n"] = [(len(some), pack_bits(some).tobytes()) for some in new]
-        if self.restored:
-            rare["r"] = self.restored
-        packed_rare: bytes = msgpack.packb(rare)
-        arrays = [getattr(self, name) for name, _ in SECTIONS]
-        version = LINKS_VERSION if self.ends_links or len(self.compared) else USUAL_VERSION
-        version = COUNT_VERSION if any(self.books.round_count) else version
-        version = OFFERS_VERSION if len(self.offer_page) else version
-        version = VERSION if self.books.forgotten or self.books.sent_to_forgotten else version
+            self.packed_urls = pack_lines(self.urls)
+        packed_rare: bytes = msgpack.packb(self._rare_fields())
+        arrays, version = [getattr(self, name) for name, _ in SECTIONS], self._version()
         totals = _numbers(self.books, len(SCALARS) - (TOTALS - TOTALS_OF[version]))
         header = HEADER.pack(
             MAGIC, version, len(totals), self.lsn, self.previous, self.first_page, self.pages, self.host_count,
@@ -256,6 +224,41 @@ class Effect:
         record = b"".join([*parts, self.packed_urls, packed_rare])
         self.digest, self.size = digest_of(record), len(record)
         return record
+
+    def _version(self) -> int:
+        """Return the earliest version that has all that is in this record."""
+        if self.books.forgotten or self.books.sent_to_forgotten:
+            return VERSION
+        if len(self.offer_page):
+            return OFFERS_VERSION
+        if any(self.books.round_count):
+            return COUNT_VERSION
+        return LINKS_VERSION if self.ends_links or len(self.compared) else USUAL_VERSION
+
+    def _rare_fields(self) -> dict[str, Any]:
+        """Return the rarely used fields that this record has."""
+        rare: dict[str, Any] = {"o": dict(self.offsets)}
+        rare |= {key: value for key, name in RARE_VALUES.items() if (value := getattr(self, name))}
+        rare |= {key: list(pairs.items()) for key, name in RARE_PAIRS.items() if (pairs := getattr(self, name))}
+        rare |= {key: self._packed(of) for key, of in RARE_ARRAYS.items() if len(getattr(self, of[0][0]))}
+        if self.classes is not None:
+            rare["c"] = self.classes
+        if self.metas:
+            rare["m"] = self.pages_by_meta()
+        if len(self.forgotten):
+            rare["f"] = self.forgotten.astype("<u4").tobytes()
+        if self.trusted is not None:
+            rare["w"] = pack_weights(self.trusted)
+        if flags := ENDS * self.ends_links | BY_SETTING * self.by_setting:
+            rare["b"] = flags
+        if self.kept_from >= 0:
+            rare["l"] = [self.kept_from, *self._packed(FAR_ARRAYS)]
+        if len(self.compared):
+            rare["n"] = [(len(bits), pack_bits(bits).tobytes()) for bits in (getattr(self, n) for n in NEW_LINKS)]
+        return rare
+
+    def _packed(self, columns: Columns) -> list[bytes]:
+        return [getattr(self, name).astype(dtype).tobytes() for name, dtype in columns]
 
     @classmethod
     def unpack(cls, record: bytes) -> "Effect":
@@ -281,34 +284,36 @@ class Effect:
             url_bytes, rare_bytes = counts[len(SECTIONS) :]
             if len(record) != at + url_bytes + rare_bytes:
                 raise ValueError("its length differs from its header")
-            rare = msgpack.unpackb(record[at + url_bytes :], strict_map_key=False)
-            depth_page, nearness = rare.get("d", (b"", b""))
-            status_page, noted = rare.get("a", (b"", b""))
-            kept_from, far_counts, far_links, far_shards = rare.get("l", (-1, b"", b"", b""))
-            flags = rare.get("b", 0)
-            new = [unpack_bits(np.frombuffer(bits, np.uint8), count) for count, bits in rare.get("n", [(0, b"")] * 3)]
-            offers = zip(OFFERS, rare.get("p", [b""] * len(OFFERS)), strict=True)
-            arrays |= {name: np.frombuffer(packed, dtype) for (name, dtype), packed in offers}
+            rare = msgpack.unpackb(record[at + url_bytes :], strict_map_key=False, use_list=False)
             return cls(
-                lsn, previous, _books(numbers), pages, hosts, first, **arrays,
-                host_names=rare.get("h", ()), entries=rare.get("e", ()), classes=rare.get("c"),
-                offsets=rare["o"], sent=pairs_of(rare.get("s", ())),
-                taken=dict(rare.get("t", ())), calls=dict(rare.get("k", ())),
-                depth_page=np.frombuffer(depth_page, "<u4"), nearness=np.frombuffer(nearness, "<u2"),
-                status_page=np.frombuffer(status_page, "<u4"), noted=np.frombuffer(noted, "<u2"),
-                forgotten=np.frombuffer(rare.get("f", b""), "<u4"), again=dict(rare.get("u", ())),
-                metas={page: meta for meta, pages in rare.get("m", ()) for page in pages}, restored=rare.get("r", b""),
-                trusted=unpack_weights(rare["w"]) if "w" in rare else None, kept_from=kept_from,
-                ends_links=bool(flags & ENDS), by_setting=bool(flags & BY_SETTING),
-                far_counts=np.frombuffer(far_counts, "<u4"), far_links=np.frombuffer(far_links, "<u8"),
-                far_shards=np.frombuffer(far_shards, "<u2"),
-                compared=new[0], near_new=new[1], far_new=new[2], packed_urls=record[at : at + url_bytes],
-                digest=digest_of(record), size=len(record),
+                lsn, previous, _books(numbers), pages, hosts, first, **arrays, **_from_rare(rare),
+                packed_urls=record[at : at + url_bytes], digest=digest_of(record), size=len(record),
             )  # fmt: skip
         except StoreDamaged:
             raise
         except Exception as error:
             raise StoreDamaged(f"a record of the journal is damaged ({error}): restore a backup") from error
+
+
+def _from_rare(rare: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an effect that its rarely used fields give."""
+    found: dict[str, Any] = {"offsets": rare["o"]}
+    found |= {name: rare[key] for key, name in RARE_VALUES.items() if key in rare}
+    found |= {name: dict(rare[key]) for key, name in RARE_PAIRS.items() if key in rare}
+    arrays = [(of, rare[key]) for key, of in RARE_ARRAYS.items() if key in rare]
+    if "l" in rare:
+        found["kept_from"], *far = rare["l"]
+        arrays.append((FAR_ARRAYS, far))
+    for columns, packed in arrays:
+        found |= {name: np.frombuffer(part, dtype) for (name, dtype), part in zip(columns, packed, strict=True)}
+    for name, (count, bits) in zip(NEW_LINKS, rare.get("n", ()), strict=False):
+        found[name] = unpack_bits(np.frombuffer(bits, np.uint8), count)
+    found["metas"] = {page: meta for meta, pages in rare.get("m", ()) for page in pages}
+    found["forgotten"] = np.frombuffer(rare.get("f", b""), "<u4")
+    found["classes"] = rare.get("c")
+    found["trusted"] = unpack_weights(rare["w"]) if "w" in rare else None
+    found["ends_links"], found["by_setting"] = (bool(rare.get("b", 0) & flag) for flag in (ENDS, BY_SETTING))
+    return found
 
 
 def pack_bits(flags: Bools) -> Bytes:
@@ -358,34 +363,18 @@ def text_of(line: bytes) -> str:
 
 def _unpacked(packed: bytes) -> bytes:
     try:
-        unpacked: bytes = _decompressors.mine.decompress(packed, max_output_size=TAIL_BYTES_MAX)
-    except zstandard.ZstdError as error:
+        return decompress(packed, TAIL_BYTES_MAX)
+    except ValueError as error:
         raise _damaged(error) from error
-    return unpacked
 
 
 def _damaged(error: Exception) -> StoreDamaged:
     return StoreDamaged(f"a block of URLs is damaged ({error}): restore a backup")
 
 
-class _Decompressors(threading.local):
-    """One decompressor per thread: creating one costs as much as unpacking 255 URLs."""
-
-    def __init__(self) -> None:
-        self.mine = zstandard.ZstdDecompressor()
-
-
-_decompressors = _Decompressors()
-
-
 def pack_lines(lines: Sequence[str]) -> bytes:
     """Pack strings that contain no line feed, for `unpack_urls`."""
-    return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress("\n".join(lines).encode())
-
-
-def pairs_of(packed: Sequence[Any]) -> dict[int, tuple[int, bytes]]:
-    """Unpack `Effect.sent`."""
-    return {to: (count, digest) for to, (count, digest) in packed}
+    return compress("\n".join(lines).encode())
 
 
 def _numbers(books: Books, scalars: int) -> list[int]:

@@ -59,10 +59,7 @@ class PageChanges(PageTable):
         if not again.any():
             return
         ids, last_us, changed = ids[again], last_us[again], (digest[order] != last_digest)[again]
-        self.reserve(int(ids.max()) + 1)
-        if undo is not None:
-            for name, _ in self.COLUMNS:
-                undo.keep(self, name, ids)
+        self.keep(ids, undo)
         some, counts = np.unique(ids[changed], return_counts=True)
         self.changes[some] = np.minimum(self.changes[some] + counts, CHANGES_MAX)
         first = np.flatnonzero(np.diff(ids, prepend=-1) != 0)

@@ -3,6 +3,8 @@
 A column of zeros is what most crawls have, and takes no memory: no failure, any time, and priority 1 as 0.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +25,7 @@ class PageOffers(PageTable):
     """The columns by page id. They have rows only up to the last page of which anything was said."""
 
     NAME = "failures and priorities"
+    RETURNS = True
     COLUMNS = (("failures", "u1"), ("not_before_us", "i8"), ("factor", "f8"))
     failures: Bytes  # See `opic.model.page_notes`.
     not_before_us: Int64s
@@ -39,17 +42,14 @@ class PageOffers(PageTable):
         failures, not_before_us, factor = self.rows(ids)
         return failures, not_before_us, np.where(factor == 0, 1.0, factor)
 
-    def put(self, ids: Ids, failures: Bytes, not_before_us: Int64s, priority: Floats, *, undo: Undo | None) -> None:
-        """Set the columns of distinct pages; `undo` receives the old values, unless it is None."""
+    def put(self, ids: Ids, *values: Any, undo: Undo | None) -> None:
+        """Set failures, earliest times and priorities of distinct pages; see `PageTable.put`."""
         if not len(ids):
             return
-        self.reserve(int(ids.max()) + 1)
-        values = failures, not_before_us, np.where(priority == 1, 0.0, priority)
-        self.priorities += bool((self.factor[ids] != values[2]).any())
-        for (name, _), new in zip(self.COLUMNS, values, strict=True):
-            if undo is not None:
-                undo.keep(self, name, ids)
-            getattr(self, name)[ids] = new
+        failures, not_before_us, priority = values
+        factor, before = np.where(priority == 1, 0.0, priority), self.column("factor", ids)
+        self.priorities += bool((before != factor).any())
+        super().put(ids, failures, not_before_us, factor, undo=undo)
         self._look(ids)
 
     def unpack(self, first: int, pages: int, packed: bytes) -> None:

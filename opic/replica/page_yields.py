@@ -53,10 +53,7 @@ class PageYields(PageTable):
         """
         if not len(pages):
             return
-        self.reserve(int(pages.max()) + 1)
-        if undo is not None:
-            for name, _ in self.COLUMNS:
-                undo.keep(self, name, pages)
+        self.keep(pages, undo)
         order = np.argsort(pages, kind="stable")
         again = np.zeros(len(pages), np.bool_)  # In that order: whether the page is read before in these.
         again[1:] = pages[order][1:] == pages[order][:-1]

@@ -32,9 +32,8 @@ from opic.replica.histories import Histories
 from opic.replica.hosts import HostTable
 from opic.replica.index import FingerprintIndex
 from opic.replica.page_changes import PageChanges
-from opic.replica.page_depths import PageDepths
 from opic.replica.page_offers import PageOffers
-from opic.replica.page_statuses import PageStatuses
+from opic.replica.page_table import PageDepths, PageStatuses, PageTable
 from opic.replica.page_yields import PageYields, links_by_read, new_by_read
 from opic.replica.url_tail import UrlTail
 
@@ -167,26 +166,23 @@ class Replica:
         if undo is not None:
             undo.keep(self.columns, "state", pages)
         self.columns.state[pages] = state
-        if len(effect.depth_page):
-            pages, nearness = due(effect.depth_page, effect.nearness)
-            self.depths.put(pages, nearness, undo)
-        if len(effect.offer_page):
-            pages, *said = due(effect.offer_page, effect.failures, effect.not_before_us, effect.priority)
-            self.offers.put(pages, *said, undo=undo)
-        pages, noted = due(effect.status_page, effect.noted)
-        self.statuses.put(pages, noted, undo)
+        for table, columns in (
+            (self.depths, (effect.depth_page, effect.nearness)),
+            (self.offers, (effect.offer_page, effect.failures, effect.not_before_us, effect.priority)),
+            (self.statuses, (effect.status_page, effect.noted)),
+        ):
+            if len(columns[0]):
+                table.put(*due(*columns), undo=undo)
         if len(effect.forgotten):
             (pages,) = due(effect.forgotten)
             self._forget(pages, undo)
 
     def _forget(self, pages: Uint32s, undo: Undo | None) -> None:
         """Clear the columns of distinct pages. Only host and fingerprint stay, by which their ids are found again."""
-        tables = [
-            table for table in (self.depths, self.offers, self.statuses, self.changes, self.yields) if table is not None
-        ]
-        for owner, name in [(self.columns, name) for name in ("v", "inflow", "row")] + [
-            (table, name) for table in tables for name, _ in table.COLUMNS
-        ]:
+        cleared: list[tuple[Growing, str]] = [(self.columns, name) for name in ("v", "inflow", "row")]
+        tables: Sequence[PageTable | None] = (self.depths, self.offers, self.statuses, self.changes, self.yields)
+        cleared += [(table, name) for table in tables if table is not None for name, _ in table.COLUMNS]
+        for owner, name in cleared:
             column = getattr(owner, name)
             there = pages[pages < len(column)]
             if undo is not None:

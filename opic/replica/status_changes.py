@@ -7,7 +7,7 @@ import numpy as np
 
 from opic.model.events import CheckedEvent
 from opic.replica.page_lookup import PageLookup
-from opic.replica.page_statuses import PageStatuses
+from opic.replica.page_table import PageStatuses
 
 
 def status_changes(statuses: PageStatuses, named: PageLookup, events: Sequence[CheckedEvent]) -> dict[str, Any]:
