@@ -124,7 +124,8 @@ def _timed_events(files: Sequence[Path]) -> Iterator["TimedEvent"]:
         BadInput: a file is of another kind, or an event can't be decoded or has no time.
     """
     from opic.errors import BadEvent
-    from opic.model.events import decode_crawl_event, time_us
+    from opic.model.event_checks import time_us
+    from opic.model.events import decode_crawl_event
     from opic.model.past_importance import TimedEvent
     from opic.ops.replay import format_of, lines_of, values_of
     from opic.settings import Settings

@@ -19,7 +19,8 @@ from typing import Final
 from opic.errors import SettingsError
 from opic.ingest.kafka import KafkaCluster
 from opic.ingest.kafka.topic_log import BATCH_BYTES, Producer, Sent
-from opic.model.events import CrawlEvent, check_event, decode_crawl_event, encode_crawl_event
+from opic.model.event_checks import check_event
+from opic.model.events import CrawlEvent, decode_crawl_event, encode_crawl_event
 from opic.settings import Settings
 from opic.urls.canonical import host_of
 

@@ -22,7 +22,8 @@ from opic.ingest.shard_writer import ShardWriter, Step
 from opic.model.books import Books
 from opic.model.classes import NO_ROOM, NO_WEIGHTS, WeightClasses
 from opic.model.crawl_books import payout_due, room_for
-from opic.model.events import CheckedEvent, EventLimits, KeptLimits, Outcome, Record, decode_record
+from opic.model.event_checks import decode_record
+from opic.model.events import CheckedEvent, EventLimits, KeptLimits, Outcome, Record
 from opic.model.rounds import RoundCount
 from opic.model.transfer import COUNTS, GRANTS, SWEEP, Transfer, source_of
 from opic.replica.crawl import Crawl

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from opic.errors import BadUrl
 from opic.graph.crawled import Int64s
-from opic.model.events import CrawlEvent, EventLimits, Outcome, check_event
+from opic.model.event_checks import check_event
+from opic.model.events import CrawlEvent, EventLimits, Outcome
 from opic.urls.canonical import host_of
 
 Bools = NDArray[np.bool_]
