@@ -203,11 +203,7 @@ def reason(policy: str, past: Past, window: float, measures: int, page: int) -> 
         k = IMPROVED_MEASURES_MIN
         policy = "fixed" if inside >= k else "variable"
     if policy == "interpolation" and kept and warm(policy, past, window):
-        _, average = _averages(one, window)
-        gap = one.now - int(average.clock[0])
-        if gap < min(window, max(one.now + _cash_total(one), 1)):
-            return Reason("interpolation", "h / W", {"h": float(average.history[0]), "W": float(average.width[0])})
-        return Reason("interpolation", "C / (G - g)", {"C": int(one.cash[0]), "G": one.now, "g": one.now - gap})
+        return _interpolation_reason(one, window)
     count = 0
     if policy == "fixed" and kept:
         spent = int(one.spent[kept - inside :].sum())
@@ -224,6 +220,14 @@ def reason(policy: str, past: Past, window: float, measures: int, page: int) -> 
         return Reason("whole life", "(H + C) / (G + U)", numbers)
     default = float(rates(asked, past, window, measures)[page] - max(_whole_life(one)[0], 0))
     return Reason("whole life", "(H + C) / (G + U) + D", {**numbers, "D": default})
+
+
+def _interpolation_reason(one: Past, window: float) -> Reason:
+    _, average = _averages(one, window)
+    gap = one.now - int(average.clock[0])
+    if gap < min(window, max(one.now + _cash_total(one), 1)):
+        return Reason("interpolation", "h / W", {"h": float(average.history[0]), "W": float(average.width[0])})
+    return Reason("interpolation", "C / (G - g)", {"C": int(one.cash[0]), "G": one.now, "g": one.now - gap})
 
 
 def _alone(past: Past, page: int) -> Past:

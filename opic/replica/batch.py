@@ -304,19 +304,7 @@ class Batch:
         cash = page.v + (books.credit_of(slot) if slot else books.credit)
         gives = cash >= 0 or (state & OPEN and digest == page.digest)
         share, virtual, rounding = split(cash, count if gives else 0, rules.q)
-        again = FIRST
-        if state & OPEN:
-            again = SAME if digest == page.digest else OTHER
-            if digest != page.digest:
-                books.misplace(spent if digest else 0, spent if page.digest else 0)
-            books.open_cash -= cash
-        else:
-            if spent:
-                books.misplace(spent if digest else 0, 0)
-            books.count(slot, opened=1)
-        page.state = (state | OPEN) & ~EXCLUDED
-        page.digest = digest
-
+        again = self._open(page, digest, cash)
         gave = cash if cash > 0 else 0
         books.clock += gave
         books.taken_back += gave - cash
@@ -331,14 +319,34 @@ class Batch:
         if share:
             books.open_cash += share * self.open_links[place]
             for child in hits:
-                child.v += share
-                if child.state & OPEN:
-                    books.open_cash += share
-                elif child.state & GONE:
-                    books.v_gone += share
+                self._deposit(child, share)
         books.refuse(share * refused, abs(share) * refused)
         if len(far):
             self._send(page, far, share, at_us, self.depths.of_links[place] if self.depths.of_links else 0)
+
+    def _open(self, page: BatchPage, digest: int, cash: int) -> int:
+        """Note what a read shows of a page, which spends its cash; return how it relates to the read before."""
+        books, spent = self.books, page.spent
+        before, page.digest = page.digest, digest
+        if page.state & OPEN:
+            books.open_cash -= cash
+            page.state &= ~EXCLUDED
+            if digest == before:
+                return SAME
+            books.misplace(spent if digest else 0, spent if before else 0)
+            return OTHER
+        if spent:
+            books.misplace(spent if digest else 0, 0)
+        books.count(page.slot, opened=1)
+        page.state = (page.state | OPEN) & ~EXCLUDED
+        return FIRST
+
+    def _deposit(self, page: BatchPage, grains: int) -> None:
+        page.v += grains
+        if page.state & OPEN:
+            self.books.open_cash += grains
+        elif page.state & GONE:
+            self.books.v_gone += grains
 
     def _send(self, page: BatchPage, far: Int64s, grains: int, at_us: int, nearness: int) -> None:
         """Pay pages of other shards. A link also makes a page known, so pages that receive nothing are sent too."""
@@ -380,11 +388,7 @@ class Batch:
             page, amount = self.held[int(pages[at])], int(grains[at])
             if page.state & GONE and at_us[at] >= page.gone_until_us:
                 self.states.come_back(page)
-            page.v += amount
-            if page.state & OPEN:
-                books.open_cash += amount
-            elif page.state & GONE:
-                books.v_gone += amount
+            self._deposit(page, amount)
         self.moved.add(pages, grains)
         across = inflow != 0
         if self.rules.inflow and across.any():

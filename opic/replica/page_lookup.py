@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from opic.model.cash import CrawlRules, Flag
 from opic.model.events import CheckedEvent, EventLimits, Outcome
 from opic.replica.fingerprints import Fingerprints
-from opic.replica.host_limit import REFUSED, HostPageCounts, refuse_links
+from opic.replica.host_limit import REFUSED, HostPageCounts, NewPages, refuse_links
 from opic.replica.index import in_order
 from opic.replica.remote_pages import FAR, RemotePages
 from opic.replica.replica import Replica
@@ -169,7 +169,7 @@ class PageLookup:
             self.ids,
             explicit,
             np.searchsorted(self.ends, np.arange(len(self.ids)), side="right"),
-            (replica.pages, first_seen, replica.hosts.resolve(self.new_urls)[0]),
+            NewPages(replica.pages, first_seen, replica.hosts.resolve(self.new_urls)[0]),
             {page: int(replica.columns.host[page]) for page in self.again},
             self.context.host_pages.counts(),
             self.context.limits.host_pages_max,
