@@ -194,7 +194,7 @@ def test_worker_killed_anywhere_defines_each_time_once(valkey: Server) -> None:
     log, rng = history(), random.Random(20030524)
     filled(valkey, "scratch", log)
     seen = json.loads(run_worker(valkey, "scratch", 20, {"record": True}).stdout)
-    first = [where for where in sorted(seen) if where.startswith(("writer.py", "class_sweeps.py"))]
+    first = [where for where in sorted(seen) if where.startswith(("writer.py", "deliveries.py", "class_sweeps.py"))]
     rest = [
         where
         for where in sorted(seen)
