@@ -19,7 +19,8 @@ from opic.errors import BadInput, BeingRestored, DeliveryPaused, OutboxFull, Out
 from opic.ingest.checkpointer import JOURNAL_BYTES
 from opic.ingest.class_sweeps import next_records
 from opic.ingest.deliveries import Deliveries
-from opic.ingest.shard_writer import ShardWriter, Step
+from opic.ingest.shard_writer import ShardWriter
+from opic.ingest.step import Step
 from opic.model.books import Books
 from opic.model.classes import NO_ROOM, NO_WEIGHTS, WeightClasses
 from opic.model.crawl_books import payout_due, room_for
