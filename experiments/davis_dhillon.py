@@ -22,7 +22,8 @@ from experiments.algorithms.global_pagerank import Iteration, Select, find_globa
 from experiments.opic_streams import ORDERS, READS, RecordedService, known_by_links, read_by_service
 from experiments.recorded_graphs import LocalDomain, RecordedGraph
 from experiments.skeleton import DAVIS_DHILLON, Axes, Experiment, Row, Run, keys, mean
-from opic.graph.crawled import CrawledLinks, Float64s, Int64s
+from opic.arrays import Float64s, Int64s
+from opic.graph.crawled import CrawledLinks
 from opic.graph.page_selection import inlink_counts, outlink_counts, pf_scores, sc_scores
 from opic.graph.pagerank import pagerank
 from opic.local.combination import combined_estimate

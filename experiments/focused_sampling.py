@@ -17,7 +17,8 @@ import numpy as np
 from experiments.algorithms.matrix_pages import MatrixPages
 from experiments.recorded_topics import TOPICS_OF, Bools, RecordedTopic
 from experiments.skeleton import SAMPLING_PAPER, Axes, Experiment, Run, keys
-from opic.graph.crawled import Float64s, Int64s, degrees
+from opic.arrays import Float64s, Int64s
+from opic.graph.crawled import degrees
 from opic.graph.focused_walk import Focus, FocusedWalk, Visit, WalkOptions
 from opic.graph.walk_samples import ShareEstimate, chi_square, estimate_share, take_samples
 

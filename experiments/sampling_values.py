@@ -20,7 +20,8 @@ from experiments.recorded_graphs import load_graph
 from experiments.recorded_topics import TOPICS_OF, RecordedTopic
 from experiments.sampling_precision import walked
 from experiments.skeleton import SAMPLING_PAPER, Axes, Experiment, Row, Run, claim, keys
-from opic.graph.crawled import Float64s, Int64s, degrees
+from opic.arrays import Float64s, Int64s
+from opic.graph.crawled import degrees
 from opic.graph.focused_walk import Focus, WalkOptions
 from opic.graph.walk_samples import chi_square, estimate_mean, estimate_share, take_samples
 

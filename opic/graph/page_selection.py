@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from opic.graph.crawled import CrawledGraph, Float64s, Int64s, LinkMatrix, degrees
+from opic.arrays import Float64s, Int64s
+from opic.graph.crawled import CrawledGraph, LinkMatrix, degrees
 from opic.graph.pagerank import DAMPING
 
 PAIRS_AT_ONCE: Final = 4_000_000  # (candidate, sibling) pairs held at once: some 200 MB.

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
+from opic.arrays import Bools, Float64s, Int64s
 from opic.errors import BadInput
 from opic.graph.focused_walk import Visit
 
@@ -27,10 +27,6 @@ BATCH_SAMPLES_MIN: Final = 4
 CONFIDENCE: Final = 0.95
 COURSE_POINTS: Final = 200
 EXPECTED_MIN: Final = 5.0  # In each cell of a χ² test.
-
-Bools = NDArray[np.bool_]
-Float64s = NDArray[np.float64]
-Int64s = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

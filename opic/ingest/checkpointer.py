@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Int64s
 from opic.ingest.link_keeper import LinkKeeper, LinksCall
 from opic.model.transfer import COUNTS
 from opic.replica.checkpoint import (
@@ -33,7 +34,6 @@ from opic.replica.replica import PAGES_A_BLOCK, Replica
 from opic.store.connection import Client, ask, store_errors
 from opic.store.keys import Keys
 
-Int64s = NDArray[np.int64]
 JOURNAL_BYTES: Final = 64 << 20  # Per server, divided among the shards of a crawl.
 LOOKS_A_BUDGET: Final = 64
 WRITTEN_BY: Final = 0.6  # Fraction of the budget by which all blocks that were dirty have been written.

@@ -17,8 +17,8 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Int64s, Uint32s
 from opic.errors import FenceMoved
 from opic.memory import lazy_zeros
 from opic.model.page_links import NO_LINKS, PageLinks
@@ -31,8 +31,6 @@ from opic.store.connection import Client, Line, store_errors
 from opic.store.keys import Keys
 from opic.store.scan import scan_hash
 
-Int64s = NDArray[np.int64]
-Uint32s = NDArray[np.uint32]
 log = logging.getLogger("opic.ingest")
 
 SEGMENT_BYTES: Final = 768 << 10  # About; a call with one blocks the server for about a millisecond.

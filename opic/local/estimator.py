@@ -13,11 +13,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from opic.arrays import Bools, Float64s
 from opic.errors import BadInput
-from opic.graph.crawled import CrawledGraph, CrawledLinks, Float64s
+from opic.graph.crawled import CrawledGraph, CrawledLinks
 from opic.graph.pagerank import pagerank
 from opic.local.combination import ServiceKnowledge, combined_estimate
-from opic.local.crawl_pages import Bools, FetchedPage, PageNumbers, fetched_page
+from opic.local.crawl_pages import FetchedPage, PageNumbers, fetched_page
 from opic.local.fetcher import Fetcher
 from opic.local.journal import LOCAL, OUTSIDE, Journal, PlannedRound, batches
 from opic.local.selection import check_selection, choose, scores, with_suggestions

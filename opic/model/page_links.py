@@ -7,13 +7,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Bools, Int64s, Uint16s, Uint32s, Uint64s
 from opic.model.trust import unpack_links
 
-Bools = NDArray[np.bool_]
-Int64s = NDArray[np.int64]
-Uint16s = NDArray[np.uint16]
-Uint32s = NDArray[np.uint32]
-Uint64s = NDArray[np.uint64]
 PAGE_BYTES: Final = 4
 NEAR_BYTES: Final = 2
 FAR_BYTES: Final = 6

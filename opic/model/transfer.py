@@ -11,12 +11,10 @@ from typing import Final
 
 import msgpack
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Int64s
 from opic.errors import StoreError
 from opic.model.compression import compress, decompress
-
-Int64s = NDArray[np.int64]
 
 UNPACKED_BYTES_MAX: Final = 256 << 20  # 10,000 links an event and 4,000 a step, of at most 64 KiB each.
 NUMBER_BYTES: Final = 8

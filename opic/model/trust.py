@@ -10,13 +10,10 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Uint16s, Uint32s, Uint64s
 from opic.errors import BadInput
 
-Uint16s = NDArray[np.uint16]
-Uint32s = NDArray[np.uint32]
-Uint64s = NDArray[np.uint64]
 TRUST_MAX: Final = 1e9  # Only ratios count; so sums over all pages of a crawl stay exact enough.
 COUNT_BYTES: Final = 4
 FAR_BYTES: Final = 10

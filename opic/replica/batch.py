@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Int64s
 from opic.errors import BadInput, OutOfOrder
 from opic.model.books import Books
 from opic.model.cash import CLASS_BITS, DAY_US, MILLION, ROUND_BITS, Flag, split
@@ -32,8 +32,6 @@ from opic.replica.state_changes import StateChanges
 from opic.replica.status_changes import status_changes
 from opic.replica.trust_changes import TrustChanges
 
-Int64s = NDArray[np.int64]
-Uint64s = NDArray[np.uint64]
 # Gives a journal record of 40 to 60 kB: smaller records cost more per event, larger ones block the server.
 LINKS_A_BATCH_MAX: Final = 8_000
 # Total size of the input records: a few thousand long URLs, or dead letters, which are stored unchanged.

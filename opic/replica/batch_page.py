@@ -3,14 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Int64s, Uint32s
 from opic.model.cash import CLASS_BITS
 from opic.model.transfer import NO_NUMBERS
 from opic.replica.replica import Replica
-
-Int64s = NDArray[np.int64]
-Uint32s = NDArray[np.uint32]
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Bools, Int64s
 from opic.errors import StoreDamaged
 from opic.model.cash import FORGOTTEN
 from opic.model.classes import WeightClasses
@@ -34,7 +35,7 @@ from opic.model.series import PACKED, Entry
 from opic.model.trust import pack_weights, unpack_weights
 from opic.replica.effect import Effect, pack_lines, unpack_urls
 from opic.replica.index import FingerprintIndex
-from opic.replica.replica import ENDED, PAGES_A_BLOCK, Bools, Int64s, Keeping, Replica
+from opic.replica.replica import ENDED, PAGES_A_BLOCK, Keeping, Replica
 
 URLS_A_FIELD: Final = 255
 NAMES_A_FIELD: Final = 1_024

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Int64s
 from opic.errors import StoreDamaged, StoreError, StoreUnavailable, UrlMissing
 from opic.model.books import Books, BooksAudit
 from opic.model.cash import FORGOTTEN
@@ -35,7 +36,6 @@ from opic.urls.canonical import host_of, shard_of
 
 log = logging.getLogger("opic.replica")
 
-Int64s = NDArray[np.int64]
 T = TypeVar("T")
 # Interval at which the background thread catches up: some hundred kilobytes of journal at full speed.
 FOLLOW_SECONDS: Final = 0.1

@@ -5,16 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Int64s, Uint16s, Uint32s
 from opic.model.events import CheckedEvent
 from opic.model.page_notes import one_deeper
 from opic.replica.page_lookup import PageLookup, distinct
 from opic.replica.page_table import PageDepths
-
-Int64s = NDArray[np.int64]
-Uint32s = NDArray[np.uint32]
-Uint16s = NDArray[np.uint16]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,22 +27,14 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Bools, Float64s, Int64s, Uint8s, Uint16s, Uint32s, Uint64s
 from opic.errors import StoreDamaged
 from opic.model.books import BY_CLASS, SCALARS, Books
 from opic.model.cash import CLASSES_MAX
 from opic.model.compression import compress, decompress
 from opic.model.page_links import NO_LINKS, PageLinks
 from opic.model.trust import pack_weights, unpack_weights
-
-Int64s = NDArray[np.int64]
-Uint64s = NDArray[np.uint64]
-Uint32s = NDArray[np.uint32]
-Uint16s = NDArray[np.uint16]
-Bytes = NDArray[np.uint8]
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 
 MAGIC: Final = b"OPIJ"
 VERSION: Final = 8
@@ -130,9 +122,9 @@ class Effect:
     read_digest: Uint64s = field(default_factory=lambda: np.empty(0, "<u8"))
     read_links: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
     links: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    across: Bytes = field(default_factory=lambda: np.empty(0, "u1"))
+    across: Uint8s = field(default_factory=lambda: np.empty(0, "u1"))
     state_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    state: Bytes = field(default_factory=lambda: np.empty(0, "u1"))
+    state: Uint8s = field(default_factory=lambda: np.empty(0, "u1"))
     moved_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
     moved: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
     inflow_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
@@ -141,7 +133,7 @@ class Effect:
     gone_times: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
     gone_until_us: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
     fetched_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    failed: Bytes = field(default_factory=lambda: np.empty(0, "u1"))
+    failed: Uint8s = field(default_factory=lambda: np.empty(0, "u1"))
     urls: Sequence[str] = ()  # URLs of new pages; empty after unpacking, see `packed_urls`.
     host_names: Sequence[str] = ()
     entries: Sequence[bytes] = ()  # New entries of the series.
@@ -155,9 +147,9 @@ class Effect:
     nearness: Uint16s = field(default_factory=lambda: np.empty(0, "<u2"))  # and their nearness: see `page_notes`.
     # Pages of which failures, the earliest time or the priority changed, and all three: see `page_offers`.
     offer_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    failures: Bytes = field(default_factory=lambda: np.empty(0, "u1"))
+    failures: Uint8s = field(default_factory=lambda: np.empty(0, "u1"))
     not_before_us: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
-    priority: Floats = field(default_factory=lambda: np.empty(0, "<f8"))
+    priority: Float64s = field(default_factory=lambda: np.empty(0, "<f8"))
     status_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))  # Pages whose last status changed,
     noted: Uint16s = field(default_factory=lambda: np.empty(0, "<u2"))  # and the statuses: see `page_table`.
     metas: Mapping[int, bytes] = field(default_factory=dict)  # By page: its new metadata, packed; b"" for none.
@@ -316,12 +308,12 @@ def _from_rare(rare: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def pack_bits(flags: Bools) -> Bytes:
+def pack_bits(flags: Bools) -> Uint8s:
     """Pack flags, eight in a byte."""
     return np.packbits(flags, bitorder="little")
 
 
-def unpack_bits(packed: Bytes, count: int) -> Bools:
+def unpack_bits(packed: Uint8s, count: int) -> Bools:
     """Unpack flags packed by `pack_bits`."""
     return np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)
 

@@ -9,14 +9,12 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Bools, Int64s
 from opic.model.cash import Flag
 from opic.replica.effect import Effect, Head
 from opic.replica.replica import Replica
 
-Int64s = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 REFUSED: Final = -3  # Instead of an id: the link makes no page known.
 
 

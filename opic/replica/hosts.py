@@ -8,15 +8,12 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Int32s, Int64s
 from opic.errors import BadUrl
 from opic.urls.canonical import canonical_url, host_of, registered_domain
 from opic.urls.normalization import PLAIN, Normalization
 from opic.urls.url_batch import UrlBatch
-
-Int32s = NDArray[np.int32]
-Int64s = NDArray[np.int64]
 
 ROWS_MIN: Final = 1_024
 DOMAINS_KEPT_MAX: Final = 64  # Domains whose hosts `below` remembers,

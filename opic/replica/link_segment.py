@@ -16,12 +16,11 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Int64s, Uint32s
 from opic.errors import StoreDamaged
 from opic.model.compression import compress, decompress
 from opic.model.page_links import PageLinks
 
-Int64s = NDArray[np.int64]
-Uint32s = NDArray[np.uint32]
 VERSION: Final = 2
 VERSIONS_READ: Final = (1, VERSION)  # Version 1 does not say which links are new.
 CRC_BYTES: Final = 4

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Int64s, Uint64s
 from opic.model.cash import CrawlRules, Flag
 from opic.model.events import CheckedEvent, EventLimits, Outcome
 from opic.replica.fingerprints import Fingerprints
@@ -20,8 +21,6 @@ from opic.replica.remote_pages import FAR, RemotePages
 from opic.replica.replica import Replica
 from opic.replica.shown_links import ShownLinks
 
-Int64s = NDArray[np.int64]
-Uint64s = NDArray[np.uint64]
 BAD_LINK: Final = -2  # Instead of an id: the string is not the URL of a page.
 UNKNOWN: Final = -1
 ID_BITS: Final = 40  # Ids of a shard are smaller; the bits above hold an event's position in its batch.

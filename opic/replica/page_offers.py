@@ -6,18 +6,13 @@ A column of zeros is what most crawls have, and takes no memory: no failure, any
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Bools, Float64s, Int64s, Uint8s, Uint32s
 from opic.model.cash import MILLION
 from opic.model.page_notes import failures_of_given_up
 from opic.replica.columns import Undo
 from opic.replica.page_table import PageTable
 
-Int64s = NDArray[np.int64]
-Uint32s = NDArray[np.uint32]
-Bytes = NDArray[np.uint8]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 Ids = Int64s | Uint32s
 
 
@@ -27,9 +22,9 @@ class PageOffers(PageTable):
     NAME = "failures and priorities"
     RETURNS = True
     COLUMNS = (("failures", "u1"), ("not_before_us", "i8"), ("factor", "f8"))
-    failures: Bytes  # See `opic.model.page_notes`.
+    failures: Uint8s  # See `opic.model.page_notes`.
     not_before_us: Int64s
-    factor: Floats  # The priority, or 0 for 1.
+    factor: Float64s  # The priority, or 0 for 1.
 
     def __init__(self) -> None:
         """Start empty."""
@@ -37,7 +32,7 @@ class PageOffers(PageTable):
         self.timed = self.prioritised = False  # Whether a time, a priority, was ever said of any page.
         self.priorities = 0  # How often priorities have changed.
 
-    def of(self, ids: Ids) -> tuple[Bytes, Int64s, Floats]:
+    def of(self, ids: Ids) -> tuple[Uint8s, Int64s, Float64s]:
         """Return failures, earliest times in Unix microseconds and priorities of pages, (n,) each."""
         failures, not_before_us, factor = self.rows(ids)
         return failures, not_before_us, np.where(factor == 0, 1.0, factor)
@@ -69,11 +64,11 @@ class PageOffers(PageTable):
         """Return the pages that are given up, ascending. Costs .1 ms a million pages."""
         return np.flatnonzero(self.failures >= failures_of_given_up(max_failures))
 
-    def free_at(self, ids: Ids) -> Floats | None:
+    def free_at(self, ids: Ids) -> Float64s | None:
         """Return when pages may be offered, in Unix seconds, 0 for at any time; None if no time was ever said."""
         return self.column("not_before_us", ids) / MILLION if self.timed else None
 
-    def priority(self, ids: Ids) -> Floats | None:
+    def priority(self, ids: Ids) -> Float64s | None:
         """Return the priorities of pages; None if all are 1."""
         return self.of(ids)[2] if self.prioritised else None
 

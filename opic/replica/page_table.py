@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Int64s, Uint16s
 from opic.model.compression import compress, decompress
 from opic.replica.columns import Growing, Undo
 
-Int64s = NDArray[np.int64]
-Uint16s = NDArray[np.uint16]
 Ids = Int64s | NDArray[np.uint32]
 
 

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Int64s, Uint64s
 from opic.model.transfer import NO_NUMBERS, Transfer, far_numbers
 from opic.replica.index import FingerprintIndex, in_order
 from opic.urls.canonical import host_of, registered_domain, shard_of
@@ -21,8 +22,6 @@ FAR: Final = 1 << 39  # Numbers start here: above all ids of a shard, below the 
 FAR_MAX: Final = 1 << 20  # About 260 bytes each.
 MISSING: Final = -1
 DOMAIN_BITS: Final = 32
-Int64s = NDArray[np.int64]
-Uint64s = NDArray[np.uint64]
 AUTHORITIES_MAX: Final = 1_000_000  # Cached authorities (host, port, user) with their shards and domains.
 
 

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Int64s, Uint8s, Uint32s, Uint64s
 from opic.errors import StoreUnavailable
 from opic.model.books import Books
 from opic.model.cash import CrawlRules, Flag
@@ -37,11 +38,6 @@ from opic.replica.page_table import PageDepths, PageStatuses, PageTable
 from opic.replica.page_yields import PageYields, links_by_read, new_by_read
 from opic.replica.url_tail import UrlTail
 
-Int64s = NDArray[np.int64]
-Uint64s = NDArray[np.uint64]
-Uint32s = NDArray[np.uint32]
-Bytes = NDArray[np.uint8]
-Bools = NDArray[np.bool_]
 Ids = Uint32s | Int64s
 PAGES_A_BLOCK = 4_080  # Pages per block of a checkpoint: an int64 column fits the allocator's 32 KiB size class.
 
@@ -60,7 +56,7 @@ class PageColumns(Growing):
     COLUMNS = (("v", "i8"), ("inflow", "i8"), ("state", "u1"), ("host", "u4"), ("row", "u4"))
     v: Int64s  # Cash minus the credit of the page's class.
     inflow: Int64s  # Cash received by links from other registered domains.
-    state: Bytes  # See `opic.model.cash.Flag`.
+    state: Uint8s  # See `opic.model.cash.Flag`.
     host: Uint32s
     row: Uint32s  # Row in the histories; 0 means none.
 
@@ -305,7 +301,7 @@ class Replica:
             yield self
 
     @property
-    def state(self) -> Bytes:
+    def state(self) -> Uint8s:
         """State bytes, (pages,)."""
         return self.columns.state[: self.pages]
 
@@ -341,7 +337,7 @@ class Replica:
         return self.tail.get(ids)
 
 
-def held(books: Books, v: Int64s, state: Bytes) -> Int64s:
+def held(books: Books, v: Int64s, state: Uint8s) -> Int64s:
     """Return the cash of live pages; the values for other pages are meaningless."""
     if not books.weighted:
         return v + books.credit

@@ -16,14 +16,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Bools, Int32s, Int64s, Uint8s, Uint32s
 from opic.memory import lazy_zeros
 from opic.model.page_links import PageLinks, picked
-
-Bools = NDArray[np.bool_]
-Bytes = NDArray[np.uint8]
-Int32s = NDArray[np.int32]
-Int64s = NDArray[np.int64]
-Uint32s = NDArray[np.uint32]
 
 FIRST: Final = 0  # How a read relates to the one before: there is none since the page became known or came back,
 SAME: Final = 1  # or it showed the same links,
@@ -64,7 +59,7 @@ class ShownLinks:
         self._pool, self._used, self._live = np.zeros(0, np.uint32), 0, 0
         self._noted: deque[_Noted] = deque(maxlen=UNDO_MAX)
 
-    def fresh(self, lsn: int, links: PageLinks, again: Bytes) -> FreshLinks:
+    def fresh(self, lsn: int, links: PageLinks, again: Uint8s) -> FreshLinks:
         """Return what is new in the links of reads.
 
         Args:
