@@ -5,7 +5,6 @@ estimator that was killed resumes: it fetches the rest of the pages that the rou
 the planned order, not in the order of their arrival.
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +23,6 @@ from opic.local.journal import LOCAL, OUTSIDE, Journal, PlannedRound, batches
 from opic.local.selection import check_selection, choose, scores, with_suggestions
 from opic.local.service_view import ServiceView
 from opic.model.events import CrawlEvent, EventLimits, Outcome
-
-log = logging.getLogger("opic.local")
 
 ROUNDS: Final = 25  # As the paper has for topics; it takes 50 for sites.
 PUBLISHED_AT_ONCE: Final = 100

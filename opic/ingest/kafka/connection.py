@@ -3,7 +3,7 @@
 import logging
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
@@ -23,7 +23,6 @@ log = logging.getLogger("opic.ingest")
 # kafka-python's own types are loose; what comes out of it is checked where it matters.
 Client = Any
 Message = Any
-Headers = Sequence[tuple[str, bytes]]
 
 # Headers of records: the kind, unless it is a crawl event; the digest of an Idempotency-Key and the event's number in
 # the call. Headers of dead letters: the reason and the origin.
