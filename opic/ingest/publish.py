@@ -13,6 +13,7 @@ host's events in order and in the partition of its shard.
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Final
 
@@ -29,7 +30,7 @@ WAITING_MAX: Final = 10_000  # Events sent but not acknowledged; at this limit `
 DELIVERY_SECONDS: Final = 120.0  # How long the client retries. The producer is idempotent: no event is sent twice.
 
 
-class Publisher:
+class Publisher(AbstractContextManager["Publisher"]):
     """Sends crawl events to the topic. Not thread-safe. Close it, or use it as a context manager."""
 
     def __init__(
@@ -140,10 +141,6 @@ class Publisher:
             self.flush()
         finally:
             self._producer.close()
-
-    def __enter__(self) -> "Publisher":
-        """Return the publisher."""
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Deliver the remaining events, unless the block raised an exception, and close."""

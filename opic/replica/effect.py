@@ -19,6 +19,8 @@ The digest of an effect is a hash of its bytes, which include the digest of the 
 digest) identifies one history, whoever wrote it.
 """
 
+# ruff: noqa: RUF009 - `_column` describes a field of a dataclass, as `field` does.
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from hashlib import blake2b
@@ -57,43 +59,12 @@ TOTALS_OF: Final = (  # By version.
     | {VERSION: TOTALS}
 )
 
-# Name and type of each section. Reads are in the order of the log; the links of each read increase.
-SECTIONS: Final = (
-    ("fingerprints", "<u8"),  # Fingerprints of new pages.
-    ("hosts", "<u4"),  # Host numbers of new pages.
-    ("read_page", "<u4"),
-    ("read_cash", "<i8"),  # Cash that the page spent; negative if it owed.
-    ("read_share", "<i8"),  # Cash that each link received.
-    ("read_at_us", "<i8"),  # Time of the fetch.
-    ("read_digest", "<u8"),  # Digest of the page's links.
-    ("read_links", "<u4"),  # Number of links to pages of this shard.
-    ("links", "<u4"),
-    ("across", "u1"),  # One bit per link: it comes from another registered domain.
-    ("state_page", "<u4"),
-    ("state", "u1"),
-    ("moved_page", "<u4"),  # Other changes of v: deposits from other shards, payouts to new pages.
-    ("moved", "<i8"),
-    ("inflow_page", "<u4"),
-    ("inflow", "<i8"),
-    ("gone_page", "<u4"),
-    ("gone_times", "<u4"),
-    ("gone_until_us", "<i8"),
-    ("fetched_page", "<u4"),  # Pages whose fetch was not a read.
-    ("failed", "u1"),
-)
 Columns = tuple[tuple[str, str], ...]
-# The rarely used fields by their keys: values as they are, mappings as lists of pairs, arrays. Others are packed
+# The rarely used fields by their keys: values as they are, and mappings as lists of pairs. Arrays and others are packed
 # otherwise: offsets (`o`), classes (`c`), metadata (`m`), forgotten pages (`f`), trust (`w`), flags (`b`), kept links.
 RARE_VALUES: Final = {"h": "host_names", "e": "entries", "r": "restored"}
-RARE_PAIRS: Final = {"s": "sent", "t": "taken", "k": "calls", "u": "again"}
-RARE_ARRAYS: Final[dict[str, Columns]] = {
-    "d": (("depth_page", "<u4"), ("nearness", "<u2")),
-    "p": (("offer_page", "<u4"), ("failures", "u1"), ("not_before_us", "<i8"), ("priority", "<f8")),
-    "a": (("status_page", "<u4"), ("noted", "<u2")),
-}
-FAR_ARRAYS: Final[Columns] = (("far_counts", "<u4"), ("far_links", "<u8"), ("far_shards", "<u2"))  # In `l`.
 NEW_LINKS: Final = ("compared", "near_new", "far_new")  # In `n`, as bits.
-HEADER: Final = Struct(f"<4sHHQ{DIGEST_BYTES}sQQQ{len(SECTIONS)}III")
+RARE_PAIRS: Final = {"s": "sent", "t": "taken", "k": "calls", "u": "again"}
 
 
 class Head(NamedTuple):
@@ -103,9 +74,14 @@ class Head(NamedTuple):
     digest: bytes = NO_DIGEST
 
 
+def _column(dtype: str, key: str = "") -> Any:
+    """Return a field of an effect that is an array: a section of the record, or a part of a rarely used field."""
+    return field(default_factory=lambda: np.empty(0, dtype), metadata={"dtype": dtype, "key": key})
+
+
 @dataclass(slots=True)
 class Effect:
-    """The effect of a batch of events. SECTIONS describes the arrays."""
+    """The effect of a batch of events. Reads are in the order of the log; the links of each read increase."""
 
     lsn: int
     previous: bytes  # Digest of the previous record.
@@ -113,27 +89,27 @@ class Effect:
     pages: int  # Number of known pages afterwards.
     host_count: int  # Number of known hosts afterwards.
     first_page: int = 0  # The id of the first new page.
-    fingerprints: Uint64s = field(default_factory=lambda: np.empty(0, "<u8"))
-    hosts: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    read_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    read_cash: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
-    read_share: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
-    read_at_us: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
-    read_digest: Uint64s = field(default_factory=lambda: np.empty(0, "<u8"))
-    read_links: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    links: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    across: Uint8s = field(default_factory=lambda: np.empty(0, "u1"))
-    state_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    state: Uint8s = field(default_factory=lambda: np.empty(0, "u1"))
-    moved_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    moved: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
-    inflow_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    inflow: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
-    gone_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    gone_times: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    gone_until_us: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
-    fetched_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    failed: Uint8s = field(default_factory=lambda: np.empty(0, "u1"))
+    fingerprints: Uint64s = _column("<u8")  # Fingerprints of new pages.
+    hosts: Uint32s = _column("<u4")  # Host numbers of new pages.
+    read_page: Uint32s = _column("<u4")
+    read_cash: Int64s = _column("<i8")  # Cash that the page spent; negative if it owed.
+    read_share: Int64s = _column("<i8")  # Cash that each link received.
+    read_at_us: Int64s = _column("<i8")  # Time of the fetch.
+    read_digest: Uint64s = _column("<u8")  # Digest of the page's links.
+    read_links: Uint32s = _column("<u4")  # Number of links to pages of this shard.
+    links: Uint32s = _column("<u4")
+    across: Uint8s = _column("u1")  # One bit per link: it comes from another registered domain.
+    state_page: Uint32s = _column("<u4")
+    state: Uint8s = _column("u1")
+    moved_page: Uint32s = _column("<u4")  # Other changes of v: deposits from other shards, payouts to new pages.
+    moved: Int64s = _column("<i8")
+    inflow_page: Uint32s = _column("<u4")
+    inflow: Int64s = _column("<i8")
+    gone_page: Uint32s = _column("<u4")
+    gone_times: Uint32s = _column("<u4")
+    gone_until_us: Int64s = _column("<i8")
+    fetched_page: Uint32s = _column("<u4")  # Pages whose fetch was not a read.
+    failed: Uint8s = _column("u1")
     urls: Sequence[str] = ()  # URLs of new pages; empty after unpacking, see `packed_urls`.
     host_names: Sequence[str] = ()
     entries: Sequence[bytes] = ()  # New entries of the series.
@@ -143,15 +119,15 @@ class Effect:
     sent: Mapping[int, tuple[int, bytes]] = field(default_factory=dict)
     taken: Mapping[int, bytes] = field(default_factory=dict)  # By sending shard: digest of the last entry taken.
     calls: Mapping[bytes, int] = field(default_factory=dict)  # By call with an Idempotency-Key: time of its record.
-    depth_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))  # Pages whose depth changed,
-    nearness: Uint16s = field(default_factory=lambda: np.empty(0, "<u2"))  # and their nearness: see `page_notes`.
+    depth_page: Uint32s = _column("<u4", "d")  # Pages whose depth changed,
+    nearness: Uint16s = _column("<u2", "d")  # and their nearness: see `page_notes`.
     # Pages of which failures, the earliest time or the priority changed, and all three: see `page_offers`.
-    offer_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    failures: Uint8s = field(default_factory=lambda: np.empty(0, "u1"))
-    not_before_us: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
-    priority: Float64s = field(default_factory=lambda: np.empty(0, "<f8"))
-    status_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))  # Pages whose last status changed,
-    noted: Uint16s = field(default_factory=lambda: np.empty(0, "<u2"))  # and the statuses: see `page_table`.
+    offer_page: Uint32s = _column("<u4", "p")
+    failures: Uint8s = _column("u1", "p")
+    not_before_us: Int64s = _column("<i8", "p")
+    priority: Float64s = _column("<f8", "p")
+    status_page: Uint32s = _column("<u4", "a")  # Pages whose last status changed,
+    noted: Uint16s = _column("<u2", "a")  # and the statuses: see `page_table`.
     metas: Mapping[int, bytes] = field(default_factory=dict)  # By page: its new metadata, packed; b"" for none.
     forgotten: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))  # Pages that are forgotten.
     again: Mapping[int, str] = field(default_factory=dict)  # By page that had been: its URL, if it is known anew.
@@ -159,9 +135,9 @@ class Effect:
     ends_links: bool = False  # The links that were kept count no more; `trusted` may begin to keep them again.
     by_setting: bool = False  # If the keeping begins here: by OPIC_KEEP_LINKS, and not by trust.
     kept_from: int = -1  # Number of the first read whose links are kept; -1 if none are.
-    far_counts: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))  # For each of these reads: how many links
-    far_links: Uint64s = field(default_factory=lambda: np.empty(0, "<u8"))  # lead to other shards; their fingerprints,
-    far_shards: Uint16s = field(default_factory=lambda: np.empty(0, "<u2"))  # and their shards.
+    far_counts: Uint32s = _column("<u4", "l")  # For each of these reads: how many links
+    far_links: Uint64s = _column("<u8", "l")  # lead to other shards; their fingerprints,
+    far_shards: Uint16s = _column("<u2", "l")  # and their shards.
     # For each of these reads whether it was compared with the read before of its page; empty if none was. By link to a
     # page of this shard, and of another one, whether the read before did not show it.
     compared: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
@@ -287,6 +263,16 @@ class Effect:
             raise StoreDamaged(f"a record of the journal is damaged ({error}): restore a backup") from error
 
 
+def _columns(key: str) -> Columns:
+    return tuple((f.name, f.metadata["dtype"]) for f in fields(Effect) if f.metadata.get("key") == key)
+
+
+SECTIONS: Final = _columns("")
+RARE_ARRAYS: Final = {key: _columns(key) for key in "dpa"}
+FAR_ARRAYS: Final = _columns("l")
+HEADER: Final = Struct(f"<4sHHQ{DIGEST_BYTES}sQQQ{len(SECTIONS)}III")
+
+
 def _from_rare(rare: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an effect that its rarely used fields give."""
     found: dict[str, Any] = {"offsets": rare["o"]}
@@ -381,9 +367,6 @@ def _books(numbers: Sequence[int]) -> Books:
     }
     values: dict[str, Any] = {**dict(zip(SCALARS[:scalars], numbers, strict=False)), **by_class}
     return Books(**values)
-
-
-assert {name for name, _ in SECTIONS} < {f.name for f in fields(Effect)}
 
 
 def links_digest(packed: bytes) -> int:

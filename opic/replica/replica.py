@@ -71,24 +71,19 @@ class Keeping(NamedTuple):
     by_setting: bool = False  # Only because OPIC_KEEP_LINKS is on; False once a page of the crawl was trusted.
 
 
+# What an effect replaces as a whole.
+REPLACED: Final = ("head", "books", "pages", "series", "round_counts", "classes", "sent", "taken", "trust", "keeping")
+
+
 @dataclass(slots=True)
 class Before:
     """The state of a replica before an effect, for `Replica.undo`."""
 
     undo: Undo
-    head: Head
-    books: Books
-    pages: int
+    replaced: dict[str, Any]  # REPLACED, with their values.
     rows: int
     slots: int
     hosts: int
-    series: list[Entry]
-    round_counts: list[Entry]
-    classes: WeightClasses
-    sent: dict[int, tuple[int, bytes]]
-    taken: dict[int, bytes]
-    trust: dict[int, float] | None
-    keeping: Keeping
 
 
 class Replica:
@@ -203,28 +198,23 @@ class Replica:
             since = effect.lsn if self.trust is None else self.keeping.since
             self.keeping = Keeping(since, effect.by_setting)
             self.trust = {page: weight for page, weight in {**(self.trust or {}), **effect.trusted}.items() if weight}
-        self.sent |= effect.sent
-        self.taken |= effect.taken
+        self.sent, self.taken = {**self.sent, **effect.sent}, {**self.taken, **effect.taken}
 
     def _before(self) -> Before:
-        return Before(
-            Undo(), self.head, self.books, self.pages, self.histories.count, self.histories.slot_count,
-            len(self.hosts), self.series, self.round_counts, self.classes, dict(self.sent), dict(self.taken),
-            self.trust, self.keeping,
-        )  # fmt: skip
+        replaced = {name: getattr(self, name) for name in REPLACED}
+        return Before(Undo(), replaced, self.histories.count, self.histories.slot_count, len(self.hosts))
 
     def undo(self, before: Before) -> None:
         """Undo the last effect, which was applied with `keep`."""
         before.undo.restore()
-        self.columns.clear_rows(before.pages, self.pages)
-        self.index.truncate(before.pages)
-        self.tail.truncate(before.pages)
+        pages = before.replaced["pages"]
+        self.columns.clear_rows(pages, self.pages)
+        self.index.truncate(pages)
+        self.tail.truncate(pages)
         self.hosts.truncate(before.hosts)
         self.histories.truncate(before.rows, before.slots)
-        self.pages, self.head, self.books = before.pages, before.head, before.books
-        self.series, self.round_counts, self.classes = before.series, before.round_counts, before.classes
-        self.sent, self.taken, self.trust = before.sent, before.taken, before.trust
-        self.keeping = before.keeping
+        for name, value in before.replaced.items():
+            setattr(self, name, value)
 
     def _add_pages(self, effect: Effect) -> None:
         count = len(effect.fingerprints)
