@@ -9,6 +9,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -314,8 +315,7 @@ class ShardWriter:
         Raises:
             StoreUnavailable: another worker appended in between, or the store is unavailable.
         """
-        line = self._line()
-        try:
+        with closing(self._line()) as line:
             self.follower.catch_up()
             self._next.clear()
             head = self.replica.head
@@ -328,8 +328,6 @@ class ShardWriter:
                     )
                 self.checkpointer.confirm(head, [call])
             self._trim(line)
-        finally:
-            line.close()
 
     def purge(self, seconds: float) -> None:
         """Remove the URLs of forgotten pages from the blocks and the journal, once nothing was forgotten for a while.

@@ -22,14 +22,12 @@ from opic.model.events import CheckedEvent, Outcome, Record
 from opic.model.series import ENTRY_ROUNDS, ENTRY_US, Entry
 from opic.model.transfer import NO_NUMBERS, Transfer
 from opic.replica.batch_page import Amounts, BatchPage, batch_pages
-from opic.replica.depth_changes import depth_changes
 from opic.replica.effect import NO_DIGEST, Effect, entry_digest, links_digest, pack_bits
 from opic.replica.inputs import Input
-from opic.replica.offer_changes import offer_changes
+from opic.replica.note_changes import depth_changes, offer_changes, status_changes
 from opic.replica.page_lookup import Context, PageLookup, distinct
 from opic.replica.shown_links import FIRST, OTHER, SAME
 from opic.replica.state_changes import StateChanges
-from opic.replica.status_changes import status_changes
 from opic.replica.trust_changes import TrustChanges
 
 # Gives a journal record of 40 to 60 kB: smaller records cost more per event, larger ones block the server.

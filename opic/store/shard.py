@@ -3,6 +3,7 @@
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -225,13 +226,10 @@ class Shard:
         """
         if not self.durability.wanted:
             return
-        line = self.line()
-        try:
+        with closing(self.line()) as line:
             if line.run_id != (self.run_id if run_id is None else run_id):
                 raise StoreUnavailable(f"shard {self.number} is served by another run of the store than a moment ago")
             await_durable(line, self.keys, self.durability)
-        finally:
-            line.close()
 
     def books(self) -> Books:
         """Return the current totals."""
