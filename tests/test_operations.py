@@ -110,7 +110,7 @@ def test_groups_of_commands_are_named_as_the_page_names_them() -> None:
 
 
 def test_what_a_worker_says_is_what_it_says() -> None:
-    source = re.sub(r'"\s*f?"', "", re.sub(r"\s+", " ", (ROOT / "opic/ingest/writer.py").read_text()))
+    source = re.sub(r'"\s*f?"', "", re.sub(r"\s+", " ", (ROOT / "opic/ingest/deliveries.py").read_text()))
     for words in (
         "entries of shard",
         "a shard lost the end of what it had written; restore all shards from one backup",

@@ -38,14 +38,14 @@ class CrawlShards:
         yields: bool = True,
         keep_links: bool | None = None,
     ) -> Self:
-        """Open all shards of a crawl, creating them if they do not exist.
+        """Open all shards of a crawl, creating them if they do not exist; see also `Shard.open`.
 
         Args:
             client: a client of a server or of a cluster.
             name: the name of the crawl.
-            given: rules that the user set explicitly, as in SETTING_OF; the others are read from the store.
-            create: create a missing crawl; if False, a missing crawl is an error.
-            shards: number of shards of a new crawl, unless `given` sets it.
+            given: rules that the user set.
+            create: create a missing crawl.
+            shards: number of shards of a new crawl.
             durability: what must hold before an offset counts as durable; if None, whatever the server does.
             yields: keep what reads of each page have discovered, see `opic.replica.page_yields`.
             keep_links: keep the links of each page that is read from now on, see `opic.query.kept_links`; False ends
