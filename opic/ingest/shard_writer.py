@@ -200,7 +200,7 @@ class ShardWriter:
         """
         line = self._line()  # Opened before any read: it breaks if the server restarts in between.
         sent: _Sent | None = None
-        began, messages = time.perf_counter(), line.sent
+        since = time.perf_counter(), line.sent
         try:
             if self._stale:
                 self.follower.catch_up()
@@ -220,14 +220,13 @@ class ShardWriter:
             at = 0
             while at < len(inputs) or sent is not None:
                 batch = Batch(self, inputs, at) if at < len(inputs) else None
-                if batch is not None and (names := batch.call_names()):
-                    if sent is not None:  # `_seen` must include its calls.
-                        sent, began, messages = self._confirmed(line, sent, on_step, began, messages)
-                    batch.decide(self._seen(line, names))
-                elif batch is not None:
-                    batch.decide({})
+                names = batch.call_names() if batch is not None else []
+                if names and sent is not None:  # `_seen` must include its calls.
+                    since, sent = self._confirmed(line, sent, on_step, since), None
+                if batch is not None:
+                    batch.decide(self._seen(line, names) if names else {})
                 if sent is not None:
-                    sent, began, messages = self._confirmed(line, sent, on_step, began, messages)
+                    since, sent = self._confirmed(line, sent, on_step, since), None
                 if batch is not None:
                     sent = self._append(line, batch)
                     at = batch.end
@@ -262,13 +261,13 @@ class ShardWriter:
         return sent
 
     def _confirmed(
-        self, line: Line, sent: _Sent, on_step: Callable[[Step], object], began: float, messages: int
-    ) -> tuple[None, float, int]:
-        """Wait for the replies to a sent record, then report the step."""
+        self, line: Line, sent: _Sent, on_step: Callable[[Step], object], since: tuple[float, int]
+    ) -> tuple[float, int]:
+        """Wait for the replies to a sent record, then report the step; `since` has the time and messages before it."""
         self._confirm(line, sent)
         now = time.perf_counter()
-        on_step(Step.of(sent.batch, now - began, line.sent - messages))
-        return None, now, line.sent
+        on_step(Step.of(sent.batch, now - since[0], line.sent - since[1]))
+        return now, line.sent
 
     def _confirm(self, line: Line, sent: _Sent) -> None:
         reply = line.answer()

@@ -42,10 +42,6 @@ log = logging.getLogger("opic.ingest")
 PAUSED_SECONDS: Final = 0.02  # Retry interval of deliveries while a backup holds them.
 
 
-def _ignore(_: Step) -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Taken:
     """Consecutive records of one partition, in order of their offsets, as one poll returned them.
@@ -87,14 +83,8 @@ class Writer:
     @classmethod
     def of(cls, crawl: Crawl, settings: Settings) -> "Writer":
         """Write to an open crawl as the settings say."""
-        return cls(
-            crawl,
-            settings.limits(),
-            settings.retry_seconds,
-            settings.journal_bytes,
-            settings.retry_bytes,
-            kept=settings.kept_limits(),
-        )
+        bytes_max = settings.journal_bytes, settings.retry_bytes
+        return cls(crawl, settings.limits(), settings.retry_seconds, *bytes_max, kept=settings.kept_limits())
 
     def forget(self) -> None:
         """Discard all cached state: after a server lost its last writes, cached ids may belong to other pages."""
@@ -160,7 +150,7 @@ class Writer:
         self,
         partition: str,
         records: Sequence[Record],
-        on_step: Callable[[Step], object] = _ignore,
+        on_step: Callable[[Step], object] = lambda _: None,
         since: int = 0,
     ) -> None:
         """Apply records of one partition, each once; then move its resume point past them.
@@ -186,7 +176,7 @@ class Writer:
                 self._apply_routed([Taken(partition, some, since, end)], on_step, defines=defines)
                 since = end
 
-    def apply_together(self, takings: Sequence[Taken], on_step: Callable[[Step], object] = _ignore) -> None:
+    def apply_together(self, takings: Sequence[Taken], on_step: Callable[[Step], object] = lambda _: None) -> None:
         """As `apply` of each. On many shards each shard takes the records of all partitions at once, in large batches.
 
         Not at the beginning of a crawl, nor where classes are defined: then one partition is applied after the other.

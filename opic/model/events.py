@@ -191,10 +191,8 @@ def _decoders(kind: Any) -> _Decoders:
 
 _event, _any_event, _names, _page = map(_decoders, (CrawlEvent, _AnyEvent, dict[str, msgspec.Raw], _Named))
 _seeds_from_msgpack = msgspec.msgpack.Decoder(list[str] | SeedList).decode
-encode_crawl_event = msgspec.msgpack.Encoder().encode
-_encode = msgspec.msgpack.Encoder().encode
-encode_ids = msgspec.msgpack.Encoder().encode
-encode_forgotten = msgspec.msgpack.Encoder().encode
+# One encoder, by the names of what it encodes.
+_encode = encode_crawl_event = encode_ids = encode_forgotten = msgspec.msgpack.Encoder().encode
 
 
 def encode_seeds(  # noqa: PLR0917 - the fields of the record
