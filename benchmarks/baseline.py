@@ -20,7 +20,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from opic.model.cash import MILLION, CrawlRules
-from opic.model.events import EventLimits, Outcome, Record, decode_record
+from opic.model.event_checks import decode_record
+from opic.model.events import EventLimits, Outcome, Record
 
 DAMPING = 1 - CrawlRules().q / MILLION
 BATCH = 100  # Events: 4,000 links, as the store takes at once.

@@ -31,7 +31,8 @@ from experiments.polled_history import DAY_SECONDS, READS_A_DAY, YEARS
 from experiments.recorded_graphs import RecordedGraph
 from experiments.recorded_history import SETTLED, SiteEvent, SiteGraph, pagerank_of, site_events
 from experiments.window_crawls import FIXED, IMPROVED, INTERPOLATION, MEASURES, STATIC, VARIABLE, Moment
-from opic.graph.crawled import Float64s, Int64s, link_matrix
+from opic.arrays import Float64s, Int64s
+from opic.graph.crawled import link_matrix
 from opic.graph.pagerank import pagerank
 from opic.query.fetch_order import change_rates, read_interval
 

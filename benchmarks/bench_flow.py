@@ -26,10 +26,11 @@ from measured_graphs import graph_arguments, graphs_here
 from scipy.sparse.csgraph import breadth_first_order
 
 from experiments.recorded_graphs import GRAPHS, RecordedGraph
+from opic.arrays import Uint32s
 from opic.graph.crawled import link_matrix
 from opic.graph.flow import Flow
 from opic.graph.known_graph import KnownGraph
-from opic.graph.link_pool import LinkPool, Uint32s
+from opic.graph.link_pool import LinkPool
 from opic.graph.pagerank import pagerank
 from opic.model.cash import CONTINUOUS, MILLION, CrawlRules
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds

@@ -32,7 +32,8 @@ from opic.ingest.kafka import KafkaCluster
 from opic.ingest.kafka.consumer import FETCH_BYTES_MAX, PARTITION_FETCH_BYTES_MAX, RECORDS_A_POLL_MIN
 from opic.ingest.kafka.record_batches import Parts
 from opic.ingest.publish import BATCH_BYTES, LINGER_SECONDS, WAITING_MAX, Publisher
-from opic.model.events import Record, check_event, decode_crawl_event
+from opic.model.event_checks import check_event
+from opic.model.events import Record, decode_crawl_event
 from opic.settings import Settings
 from opic.urls.canonical import host_of, shard_of
 

@@ -27,7 +27,8 @@ from harness import write_result
 from scipy import sparse, stats
 
 from experiments.recorded_graphs import load_graph
-from opic.graph.crawled import CrawledGraph, CrawledLinks, Float64s, degrees, link_matrix
+from opic.arrays import Float64s
+from opic.graph.crawled import CrawledGraph, CrawledLinks, degrees, link_matrix
 from opic.graph.page_selection import sc_scores
 from opic.graph.pagerank import DAMPING, pagerank
 

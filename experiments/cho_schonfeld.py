@@ -19,7 +19,8 @@ from experiments.algorithms.trust import Trust
 from experiments.recorded_graphs import load_graph
 from experiments.skeleton import CHO_SCHONFELD, Axes, Experiment, Row, Run, keys
 from experiments.synthetic_graphs import power_law_matrix
-from opic.graph.crawled import Float64s, LinkMatrix
+from opic.arrays import Float64s
+from opic.graph.crawled import LinkMatrix
 from opic.graph.pagerank import pagerank
 
 GRAPHS: Final = ("wikispeedia", "hollins", "uk-2007-05-100000")

@@ -22,8 +22,9 @@ from experiments.algorithms.global_pagerank import Iteration, Select, find_globa
 from experiments.opic_streams import ORDERS, READS, RecordedService, known_by_links, read_by_service
 from experiments.recorded_graphs import LocalDomain, RecordedGraph
 from experiments.skeleton import DAVIS_DHILLON, Axes, Experiment, Row, Run, keys, mean
-from opic.graph.crawled import CrawledLinks, Float64s, Int64s
-from opic.graph.page_selection import inlink_counts, outlink_counts, pf_scores, sc_scores
+from opic.arrays import Float64s, Int64s
+from opic.graph.crawled import CrawledGraph, CrawledLinks
+from opic.graph.page_selection import outlink_counts, pf_scores, sc_scores
 from opic.graph.pagerank import pagerank
 from opic.local.combination import combined_estimate
 
@@ -174,13 +175,19 @@ class RenumberedCrawl:
         return targets
 
 
+def inlink_counts(graph: CrawledGraph, _: Float64s) -> Float64s:
+    """Score candidates by the number of fetched pages that link to them, local or not."""
+    counts: Float64s = graph.outward.sum(axis=0)
+    return counts
+
+
 def selectors(rng: np.random.Generator) -> dict[str, Select]:
     """Return the page-selection algorithms by name."""
     return {
         "SC": sc_scores,
         "PF": pf_scores,
         "OutlinkCount": lambda graph, _: outlink_counts(graph),
-        "InlinkCount": lambda graph, _: inlink_counts(graph),
+        "InlinkCount": inlink_counts,
         "Random": lambda graph, _: rng.random(len(graph.candidates)),
     }
 

@@ -14,7 +14,7 @@ from experiments.opic_engine import READ, Engine, EngineRules, PageLinks, fixed_
 from experiments.opic_reads import FEW, prefix_pagerank, reachable
 from experiments.skeleton import OPIC_PAPER, Axes, Experiment, Row, Run, keys
 from experiments.strategies import best
-from opic.graph.crawled import Float64s, Int64s
+from opic.arrays import Float64s, Int64s
 
 GRAPHS: Final = ("hollins", "wikispeedia", "gr0-california", "uk-2007-05-100000")
 WEIGHTS: Final = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)

@@ -14,8 +14,9 @@ import numpy as np
 
 from experiments.recorded_graphs import RecordedGraph
 from experiments.skeleton import OPIC_PAPER, Axes, Experiment, Row, Run, keys
+from opic.arrays import Float64s, Int64s
 from opic.errors import BadUrl
-from opic.graph.crawled import Float64s, Int64s, LinkMatrix, degrees
+from opic.graph.crawled import LinkMatrix, degrees
 from opic.graph.pagerank import DAMPING, pagerank
 from opic.model.cash import CrawlRules
 from opic.model.transfer import Transfer

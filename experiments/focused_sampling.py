@@ -14,12 +14,14 @@ from typing import Final
 
 import numpy as np
 
+from experiments.algorithms.chi_square import chi_square
 from experiments.algorithms.matrix_pages import MatrixPages
 from experiments.recorded_topics import TOPICS_OF, Bools, RecordedTopic
 from experiments.skeleton import SAMPLING_PAPER, Axes, Experiment, Run, keys
-from opic.graph.crawled import Float64s, Int64s, degrees
+from opic.arrays import Float64s, Int64s
+from opic.graph.crawled import degrees
 from opic.graph.focused_walk import Focus, FocusedWalk, Visit, WalkOptions
-from opic.graph.walk_samples import ShareEstimate, chi_square, estimate_share, take_samples
+from opic.graph.walk_samples import ShareEstimate, estimate_share, take_samples
 
 STEPS: Final = 10_000  # The paper's.
 WALKS: Final = 20

@@ -22,7 +22,7 @@ from experiments.read_records import ReadRecord, recorded_crawl
 from experiments.skeleton import NOT_IN_THE_PAPER, OPIC_PAPER, Axes, Experiment, Row, Run, claim, keys
 from experiments.synthetic_graphs import QUICK_PAGES, power_law_both_ways
 from experiments.window_crawls import FIXED, INTERPOLATION, STATIC, VARIABLE
-from opic.graph.crawled import Float64s, Int64s
+from opic.arrays import Float64s, Int64s
 
 PAGES, SEEDS, GRAPHS_FROM, CHANGES_FROM = 10_000, 5, 201, 301
 MONTHS, MONTHS_QUICK = 32, 20

@@ -17,7 +17,8 @@ from experiments.algorithms.comparison import distance
 from experiments.davis_dhillon import TOPICS, TRUTH_THRESHOLD
 from experiments.recorded_graphs import LocalDomain, RecordedGraph
 from experiments.skeleton import DAVIS_DHILLON, NOT_IN_THE_PAPER, Axes, Experiment, Row, Run, claim, keys
-from opic.graph.crawled import CrawledGraph, CrawledLinks, Float64s, Int64s, degrees
+from opic.arrays import Float64s, Int64s
+from opic.graph.crawled import CrawledGraph, CrawledLinks, degrees
 from opic.graph.page_selection import highest, outlink_counts, sc_scores
 from opic.graph.pagerank import pagerank
 

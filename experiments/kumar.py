@@ -20,7 +20,8 @@ from experiments.algorithms.time_graph import TARGETS, WINDOW_S, TimeGraph, grea
 from experiments.recorded_graphs import RecordedGraph
 from experiments.recorded_time_graphs import DAY_S, mathoverflow, pep_history, with_random_times
 from experiments.skeleton import KUMAR, Axes, Experiment, Row, Run, keys
-from opic.graph.crawled import Float64s, degrees
+from opic.arrays import Float64s
+from opic.graph.crawled import degrees
 
 RUNS: Final = 5
 POINTS: Final = 50  # Of a curve over time.

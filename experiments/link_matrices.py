@@ -20,7 +20,8 @@ from experiments.opic_reads import tau_told_apart
 from experiments.recorded_graphs import RecordedGraph
 from experiments.skeleton import OPIC_PAPER, Axes, Experiment, Run, keys
 from experiments.strategies import STRATEGIES
-from opic.graph.crawled import Float64s, LinkMatrix
+from opic.arrays import Float64s
+from opic.graph.crawled import LinkMatrix
 
 GRAPHS: Final = ("hollins", "gr0-california", "wikispeedia", "uk-2007-05-100000")
 RULES: Final = EngineRules()

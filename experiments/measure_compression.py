@@ -22,7 +22,7 @@ from experiments.read_records import ReadRecord, recorded_crawl
 from experiments.skeleton import NOT_IN_THE_PAPER, OPIC_PAPER, Axes, Experiment, Row, Run, claim, keys
 from experiments.synthetic_graphs import QUICK_PAGES, power_law_both_ways
 from experiments.window_crawls import FIXED, INTERPOLATION, VARIABLE
-from opic.graph.crawled import Float64s, Int64s
+from opic.arrays import Float64s, Int64s
 
 PAGES, SEEDS, CHANGES_FROM = 10_000, 5, 101
 MONTHS, MONTHS_QUICK = 22, 6

@@ -17,7 +17,7 @@ from experiments.opic_engine import PAPER_RULES, Engine, PageLinks, fixed_point,
 from experiments.skeleton import NOT_IN_THE_PAPER, OPIC_PAPER, Axes, Columns, Experiment, Extreme, Row, Run, claim, keys
 from experiments.strategies import STRATEGIES
 from experiments.synthetic_graphs import QUICK_PAGES, poisson_links, power_law_both_ways, power_law_links
-from opic.graph.crawled import Float64s, Int64s
+from opic.arrays import Float64s, Int64s
 
 PAGES, SEEDS, READS_A_PAGE = 100_000, 5, 10
 SHOWN: Final = (1, 2, 5, 10)  # Reads a page at which the table gives the error.

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from opic.graph.crawled import Float64s, Int64s, LinkMatrix
+from opic.arrays import Float64s, Int64s
+from opic.graph.crawled import LinkMatrix
 from opic.graph.pagerank import ITERATIONS_MAX, NotConverged
 from opic.model.cash import GRANT_GRAINS, MILLION, MINTED_CONTINUOUS, MINTED_GRAINS
 from opic.model.windows import Past

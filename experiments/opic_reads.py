@@ -18,7 +18,7 @@ from experiments.algorithms.comparison import kendall_tau
 from experiments.opic_engine import READ, Engine, EngineRules, PageLinks, fixed_point
 from experiments.skeleton import OPIC_PAPER, Axes, Experiment, Run, keys
 from experiments.strategies import STRATEGIES
-from opic.graph.crawled import Float64s, Int64s
+from opic.arrays import Float64s, Int64s
 from opic.graph.pagerank import pagerank
 
 GRAPHS: Final = ("gr0-california", "hollins", "wikispeedia", "uk-2007-05-100000")

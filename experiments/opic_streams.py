@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from experiments.recorded_graphs import LocalDomain, RecordedGraph
-from opic.graph.crawled import Float64s, Int64s, degrees
+from opic.arrays import Float64s, Int64s
+from opic.graph.crawled import degrees
 from opic.graph.pagerank import DAMPING, pagerank
 from opic.local.combination import ServiceKnowledge
 from opic.model.cash import Flag

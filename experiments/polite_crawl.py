@@ -16,12 +16,12 @@ import numpy as np
 
 from experiments.opic_engine import Engine, EngineRules, PageLinks
 from experiments.strategies import CUT
+from opic.arrays import Float64s, Int64s
 from opic.frontier.hot_order import HotOrder
 from opic.frontier.next_answers import RETRY_SECONDS_DEFAULT, RETRY_SECONDS_MIN
 from opic.frontier.picking import first_free, pick
 from opic.frontier.ranked_order import NEVER, NOWHERE, RankedPages
 from opic.frontier.scheduler import BATCH_SHARE
-from opic.graph.crawled import Float64s, Int64s
 from opic.model.cash import MILLION, Flag
 
 GRANTS: Final = EngineRules()

@@ -28,7 +28,7 @@ from experiments.recorded_history import (
 )
 from experiments.skeleton import OPIC_PAPER, Axes, Experiment, Run, keys
 from experiments.window_crawls import parsed_window, shown_window
-from opic.graph.crawled import Float64s
+from opic.arrays import Float64s
 from opic.model.cash import MILLION, CrawlRules, Flag
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.model.ledger_page import LedgerPage

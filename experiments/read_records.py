@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from experiments.opic_engine import PAPER_RULES, Engine, PageLinks, fixed_point
 from experiments.window_crawls import BY_OUT_DEGREE, WindowPolicy
-from opic.graph.crawled import Float64s, Int64s
+from opic.arrays import Float64s, Int64s
 from opic.model.windows import Past, estimate, shares
 
 SLICES: Final = 5  # Of a month of N reads; the graph changes once in each.

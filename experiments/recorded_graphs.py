@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Int64s
 from opic.errors import BadInput
-from opic.graph.crawled import Int64s, LinkMatrix, degrees, link_matrix
+from opic.graph.crawled import LinkMatrix, degrees, link_matrix
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 SHIPPED: Final = (REPOSITORY / "examples" / "data", REPOSITORY / "tests" / "data")

@@ -17,7 +17,8 @@ import numpy as np
 from experiments.recorded_graphs import lines_of
 from experiments.skeleton import OPIC_PAPER, Axes, Experiment, Run, keys
 from experiments.window_crawls import parsed_window, shown_window
-from opic.graph.crawled import Float64s, link_matrix
+from opic.arrays import Float64s
+from opic.graph.crawled import link_matrix
 from opic.graph.pagerank import pagerank
 from opic.model.cash import CONTINUOUS, MILLION, CrawlRules, Flag
 from opic.model.events import CrawlEvent, encode_crawl_event

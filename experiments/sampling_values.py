@@ -15,14 +15,16 @@ from urllib.parse import urlsplit
 import numpy as np
 from scipy.sparse.csgraph import connected_components
 
+from experiments.algorithms.chi_square import chi_square
 from experiments.focused_sampling import QUICK_STEPS, STEPS
 from experiments.recorded_graphs import load_graph
 from experiments.recorded_topics import TOPICS_OF, RecordedTopic
 from experiments.sampling_precision import walked
 from experiments.skeleton import SAMPLING_PAPER, Axes, Experiment, Row, Run, claim, keys
-from opic.graph.crawled import Float64s, Int64s, degrees
+from opic.arrays import Float64s, Int64s
+from opic.graph.crawled import degrees
 from opic.graph.focused_walk import Focus, WalkOptions
-from opic.graph.walk_samples import chi_square, estimate_mean, estimate_share, take_samples
+from opic.graph.walk_samples import estimate_mean, estimate_share, take_samples
 
 WALKS: Final = 3  # The paper's.
 FOCI: Final = (Focus.HARD, Focus.NEIGHBOURHOOD, Focus.TRIAL)

@@ -19,7 +19,7 @@ from experiments.algorithms.matrix_pages import MatrixPages
 from experiments.focused_sampling import QUICK_STEPS, STEPS, central_page, estimate_part, walk_seeds
 from experiments.recorded_topics import TOPICS_OF, RecordedTopic
 from experiments.skeleton import NOT_IN_THE_PAPER, SAMPLING_PAPER, Axes, Experiment, Row, Run, claim, keys
-from opic.graph.crawled import Float64s
+from opic.arrays import Float64s
 from opic.graph.focused_walk import Focus, FocusedWalk, SeenPage, Visit, WalkOptions
 from opic.graph.walk_samples import take_samples
 

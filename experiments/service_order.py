@@ -17,7 +17,7 @@ from experiments.opic_reads import SEEDS, found_from_seeds, part_of, tau_told_ap
 from experiments.polite_crawl import GRANTS, ORDERS, CrawlTerms, PoliteCrawl
 from experiments.recorded_graphs import RecordedGraph
 from experiments.skeleton import KEY, OPIC_PAPER, Axes, Experiment, Run, keys
-from opic.graph.crawled import Float64s, Int64s
+from opic.arrays import Float64s, Int64s
 
 GRAPHS: Final = ("hollins", "wikispeedia", "gr0-california", "uk-2007-05-100000")
 ALL_KNOWN: Final = ("gr0-california",)  # Few of its pages can be reached from five.

@@ -14,7 +14,8 @@ from scipy import sparse
 from experiments.algorithms.comparison import distance
 from experiments.recorded_graphs import RecordedGraph
 from experiments.skeleton import OPIC_PAPER, Axes, Experiment, Run, keys
-from opic.graph.crawled import Float64s, Int64s, LinkMatrix, degrees
+from opic.arrays import Float64s, Int64s
+from opic.graph.crawled import LinkMatrix, degrees
 from opic.graph.pagerank import DAMPING, pagerank
 
 GRAPHS: Final = ("hollins", "gr0-california", "uk-2007-05-100000", "wikispeedia")

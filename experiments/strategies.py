@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from experiments.opic_engine import READ, Engine, payment_shares
-from opic.graph.crawled import Float64s, Int64s
+from opic.arrays import Float64s, Int64s
 
 Read = Callable[[int], None]  # Reads so many pages.
 BATCH: Final = 0.01

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.opic_engine import PageLinks
-from opic.graph.crawled import Float64s, Int64s, LinkMatrix, link_matrix
+from opic.arrays import Float64s, Int64s
+from opic.graph.crawled import LinkMatrix, link_matrix
 
 QUICK_PAGES: Final = 300  # Of a small run.
 EXPONENT: Final = 2.1

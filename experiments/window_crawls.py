@@ -15,7 +15,7 @@ import numpy as np
 
 from experiments.opic_engine import PAPER_RULES, Engine, EngineRules, PageLinks, fixed_point
 from experiments.synthetic_graphs import Change, change_in_degrees
-from opic.graph.crawled import Float64s
+from opic.arrays import Float64s
 from opic.model.series import Window
 from opic.model.windows import Past, estimate
 

@@ -28,7 +28,7 @@ from experiments.window_crawls import (
     crawl_greedily,
     shown_window,
 )
-from opic.graph.crawled import Float64s, Int64s
+from opic.arrays import Float64s, Int64s
 from opic.model.books import Books
 from opic.model.cash import DAY_US, MINTED_CONTINUOUS, ROUND_BITS
 from opic.model.series import Entry, Window

@@ -34,7 +34,10 @@ from opic.store import connect
 TRACED = ("worker.py", "log.py", "shard_writer.py", "checkpointer.py", "batch.py", "replica.py", "histories.py")
 TRACED += (
     "writer.py",
+    "deliveries.py",
+    "step.py",
     "class_sweeps.py",
+    "state_changes.py",
     "trust_changes.py",
     "link_keeper.py",
     "stored_links.py",

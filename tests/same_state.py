@@ -9,10 +9,10 @@ from unittest.mock import patch
 import numpy as np
 from hypothesis import strategies as st
 
+from opic.arrays import Uint16s, Uint32s, Uint64s
 from opic.model.cash import Flag
 from opic.model.ledger import Ledger
 from opic.model.ledger_page import LedgerPage
-from opic.model.page_links import Uint16s, Uint32s, Uint64s
 from opic.replica import Crawl, Replica
 from opic.replica.fingerprints import Fingerprints
 from opic.replica.stored_links import read_links

@@ -6,8 +6,9 @@ They are what `opic.graph.page_selection` is compared with, not for use on large
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Float64s
 from opic.errors import BadInput
-from opic.graph.crawled import CrawledGraph, Float64s
+from opic.graph.crawled import CrawledGraph
 from opic.graph.pagerank import DAMPING
 
 Matrix = NDArray[np.float64]

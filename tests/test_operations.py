@@ -110,7 +110,7 @@ def test_groups_of_commands_are_named_as_the_page_names_them() -> None:
 
 
 def test_quoted_messages_of_a_worker_exist_in_its_source() -> None:
-    source = re.sub(r'"\s*f?"', "", re.sub(r"\s+", " ", (ROOT / "opic/ingest/writer.py").read_text()))
+    source = re.sub(r'"\s*f?"', "", re.sub(r"\s+", " ", (ROOT / "opic/ingest/deliveries.py").read_text()))
     for words in (
         "entries of shard",
         "a shard lost the end of what it had written; restore all shards from one backup",

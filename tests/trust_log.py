@@ -13,7 +13,8 @@ from opic.graph.known_graph import KnownGraph
 from opic.graph.link_pool import LinkPool
 from opic.graph.rank_coverage import Coverage, coverage
 from opic.model.cash import gone_until_us
-from opic.model.events import CheckedEvent, EventLimits, Outcome, Record, decode_record
+from opic.model.event_checks import decode_record
+from opic.model.events import CheckedEvent, EventLimits, Outcome, Record
 
 DAMPING = 0.85
 NOWHERE = ""  # A page that was never fetched, and links to itself.

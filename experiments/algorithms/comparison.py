@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from opic.graph.crawled import Float64s
+from opic.arrays import Float64s
 
 
 @dataclass(frozen=True, slots=True)

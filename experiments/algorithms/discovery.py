@@ -32,8 +32,8 @@ import numpy as np
 
 from experiments.algorithms.time_graph import greatest
 from experiments.algorithms.weighted_picks import ByCount, ByWeight, Generator, GreatestCount, GreatestWeight, Uniform
+from opic.arrays import Int64s
 from opic.errors import BadInput
-from opic.graph.crawled import Int64s
 
 RECRAWL_SHARE: Final = 0.5
 ELAPSED_MIN_S: Final = 1.0  # A yield is links per second; two crawls at one moment count as a second apart.

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from opic.graph.crawled import CrawledGraph, CrawledLinks, Float64s, Int64s
+from opic.arrays import Float64s, Int64s
+from opic.graph.crawled import CrawledGraph, CrawledLinks
 from opic.graph.page_selection import highest
 from opic.graph.pagerank import DAMPING, pagerank
 

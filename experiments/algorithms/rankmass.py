@@ -31,8 +31,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.algorithms.trust import Trust
+from opic.arrays import Float64s, Int64s
 from opic.errors import BadInput
-from opic.graph.crawled import Float64s, Int64s, LinkMatrix
+from opic.graph.crawled import LinkMatrix
 from opic.graph.pagerank import DAMPING
 
 BLOCK_MIN: Final = 64  # Pages; the maximum of fewer costs as much.

@@ -6,8 +6,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Float64s, Int64s
 from opic.errors import BadInput
-from opic.graph.crawled import Float64s, Int64s
 
 WINDOW_S: Final = 7 * 86_400.0  # The paper's w: 7 days.
 TARGETS: Final = 500  # The paper's k.

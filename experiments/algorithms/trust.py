@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from opic.arrays import Float64s, Int64s
 from opic.errors import BadInput
-from opic.graph.crawled import Float64s, Int64s
 
 NAMED_MAX = 3  # Pages that an error message names.
 

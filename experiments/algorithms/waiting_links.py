@@ -18,7 +18,7 @@ import numpy as np
 
 from experiments.algorithms.discovery import ELAPSED_MIN_S, DiscoveryCrawl, Expansion
 from experiments.algorithms.weighted_picks import Generator
-from opic.graph.crawled import Float64s
+from opic.arrays import Float64s
 
 FIRST_HORIZON_S: Final = 86_400.0  # At least so long ago came the links that a first crawl sees.
 # How a page is chosen by the expected links of all: the most of them, or in proportion.

@@ -17,14 +17,8 @@ from opic.api.problems import Problem
 from opic.api.request_bodies import JSON, LINES, MSGPACK
 from opic.errors import BadEvent, BadFraming
 from opic.ingest import msgpack_values as packed
-from opic.model.events import (
-    LINKS_SEEN_MAX,
-    EventLimits,
-    check_event,
-    decode_crawl_event,
-    encode_without_passwords,
-    page_of,
-)
+from opic.model.event_checks import LINKS_SEEN_MAX, check_event
+from opic.model.events import EventLimits, decode_crawl_event, encode_without_passwords, page_of
 
 REFUSED_NOTED_MAX: Final = 100  # Pages of a body that `explain` can tell about: a round trip for each is too much.
 REJECTED_MAX: Final = 10_000  # A longer list in the answer is of no use, and larger than the request.

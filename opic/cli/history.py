@@ -122,7 +122,8 @@ def _timed_events(files: Sequence[Path]) -> Iterator["TimedEvent"]:
         BadInput: a file is of another kind, or an event can't be decoded or has no time.
     """
     from opic.errors import BadEvent
-    from opic.model.events import decode_crawl_event, time_us
+    from opic.model.event_checks import time_us
+    from opic.model.events import decode_crawl_event
     from opic.model.past_importance import TimedEvent
     from opic.ops.replay import format_of, values_by_number
     from opic.settings import Settings

@@ -191,7 +191,8 @@ def events_of(
     """Yield the events of files with canonical URLs; bad ones are skipped and reported on stderr."""
     import time
 
-    from opic.model.events import check_event, decode_crawl_event
+    from opic.model.event_checks import check_event
+    from opic.model.events import decode_crawl_event
     from opic.ops.replay import lines_of
 
     limits, decode = settings.limits(), decode or decode_crawl_event

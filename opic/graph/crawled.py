@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
+from opic.arrays import Float64s, Int64s
 from opic.errors import BadInput
 
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 LinkMatrix = Any  # scipy.sparse.csr_array of float64: [i, j] is 1 where page i links to page j.
 
 

@@ -20,12 +20,10 @@ The same vectors with t on trusted pages are RankMass: see `opic.graph.rank_cove
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Float64s, Int64s
 from opic.graph.known_graph import KnownGraph, LinkRows
 
-Float64s = NDArray[np.float64]
-Int64s = NDArray[np.int64]
 ROUNDING: Final = 1e-9  # Added to the bound: far more than errors of sums of doubles, which `drift` measures.
 DENSE_PART: Final = 8  # Where more than an eighth of the pages move on, all do: one pass over all links is faster.
 LARGE: Final = 8  # Where those of more than this multiple of the average are enough, they alone move on.

@@ -11,8 +11,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.graph.link_pool import NOT_KEPT, UNKNOWN_PAGE, LinkPool, Uint32s
-from opic.graph.pooled_matrix import Bools, Int64s, PooledMatrix
+from opic.arrays import Bools, Int64s, Uint32s
+from opic.graph.link_pool import NOT_KEPT, UNKNOWN_PAGE, LinkPool
+from opic.graph.pooled_matrix import PooledMatrix
 
 ROWS_MAX: Final = 20_000  # With more pages whose links changed, going through all links is faster.
 NO_LINKS: Final = np.zeros(0, np.uint32)

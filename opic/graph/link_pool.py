@@ -10,9 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-Int32s = NDArray[np.int32]
-Int64s = NDArray[np.int64]
-Uint32s = NDArray[np.uint32]
+from opic.arrays import Int32s, Int64s, Uint32s
 
 NOT_KEPT: Final = -1  # Instead of a number of links: the page's links are not known.
 UNKNOWN_PAGE: Final = (1 << 32) - 1  # A link to a page that has no number yet.

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from opic.graph.crawled import CrawledGraph, Float64s
+from opic.arrays import Float64s
+from opic.graph.crawled import CrawledGraph
 from opic.graph.pagerank import DAMPING, ITERATIONS_MAX, THRESHOLD, NotConverged
 
 

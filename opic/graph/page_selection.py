@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from opic.graph.crawled import CrawledGraph, Float64s, Int64s, LinkMatrix, degrees
+from opic.arrays import Float64s, Int64s
+from opic.graph.crawled import CrawledGraph, LinkMatrix, degrees
 from opic.graph.pagerank import DAMPING
 
 PAIRS_AT_ONCE: Final = 4_000_000  # (candidate, sibling) pairs held at once: some 200 MB.
@@ -73,14 +74,6 @@ def sc_scores(graph: CrawledGraph, ranks: Float64s, damping: float = DAMPING, le
     return scores[terms.group]
 
 
-def sc_error(graph: CrawledGraph, ranks: Float64s, levels: int, damping: float = DAMPING) -> Float64s:
-    """Return a bound on the error of each score of `sc_scores` with `levels`: half a level times |y| sum(z)."""
-    terms = _influence(graph, ranks, damping)
-    ratio = terms.flow / terms.leak
-    bound: Float64s = (terms.leak * (np.ptp(ratio) / levels / 2) * terms.gain.sum())[terms.group]
-    return bound
-
-
 def pf_scores(graph: CrawledGraph, ranks: Float64s) -> Float64s:
     """Score candidates by the PageRank that flows to them, each parent's divided by its links inside and one more.
 
@@ -93,12 +86,6 @@ def pf_scores(graph: CrawledGraph, ranks: Float64s) -> Float64s:
 def outlink_counts(graph: CrawledGraph) -> Float64s:
     """Score candidates by the number of local pages that link to them (OutlinkCount, section 6.1)."""
     counts: Float64s = graph.outward[: graph.local].sum(axis=0)
-    return counts
-
-
-def inlink_counts(graph: CrawledGraph) -> Float64s:
-    """Score candidates by the number of fetched pages that link to them, local or not."""
-    counts: Float64s = graph.outward.sum(axis=0)
     return counts
 
 

@@ -4,8 +4,9 @@ from typing import Final
 
 import numpy as np
 
+from opic.arrays import Float64s
 from opic.errors import OpicError
-from opic.graph.crawled import Float64s, LinkMatrix, degrees
+from opic.graph.crawled import LinkMatrix, degrees
 
 DAMPING: Final = 0.85
 THRESHOLD: Final = 1e-6

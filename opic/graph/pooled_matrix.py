@@ -8,13 +8,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Bools, Float64s, Int64s
 from opic.graph.link_pool import LinkPool
-
-Bools = NDArray[np.bool_]
-Float64s = NDArray[np.float64]
-Int64s = NDArray[np.int64]
 
 LINKS_AT_ONCE: Final = 1 << 20
 ONES: Final = np.ones(LINKS_AT_ONCE)  # They stand for the links of any matrix.

@@ -22,7 +22,8 @@ from typing import Final
 
 import numpy as np
 
-from opic.graph.flow import Float64s, Flow
+from opic.arrays import Float64s
+from opic.graph.flow import Flow
 
 RESIDUAL_MAX: Final = 1e-6  # Of all trust: what fetched pages may still hold at the end. The bound lacks as much.
 LINKS_A_SETTLE: Final = 150_000_000  # Links followed per call, about a second; the rest of the flow waits.

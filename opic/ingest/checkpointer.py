@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Int64s, Uint16s
 from opic.ingest.link_keeper import LinkKeeper, LinksCall
 from opic.model.transfer import COUNTS
 from opic.replica.checkpoint import (
@@ -28,12 +29,12 @@ from opic.replica.checkpoint import (
     url_field,
     without_forgotten,
 )
+from opic.replica.columns import Growing
 from opic.replica.effect import Effect, Head, pack_lines, unpack_bits, unpack_urls
 from opic.replica.replica import PAGES_A_BLOCK, Replica
-from opic.store.connection import Client, store_errors
+from opic.store.connection import Client, ask, store_errors
 from opic.store.keys import Keys
 
-Int64s = NDArray[np.int64]
 JOURNAL_BYTES: Final = 64 << 20  # Per server, divided among the shards of a crawl.
 LOOKS_A_BUDGET: Final = 64
 WRITTEN_BY: Final = 0.6  # Fraction of the budget by which all blocks that were dirty have been written.
@@ -67,6 +68,13 @@ class Written:
         return [call.command for call in self.calls]
 
 
+class _Blocks(Growing):
+    COLUMNS = (("since", "i8"), ("touched", "i8"), ("fields", "u2"))
+    since: Int64s  # The first record that the block lacks; CLEAN if it lacks none.
+    touched: Int64s  # The last record that changed it.
+    fields: Uint16s  # The fields that changed since it was written.
+
+
 class Checkpointer:
     """Writes the checkpoint of one shard for one worker. It listens to the effects applied to the worker's replica."""
 
@@ -81,9 +89,7 @@ class Checkpointer:
         replica.load_listeners.append(self._loaded)
 
     def _reset(self) -> None:
-        self._since = np.zeros(0, np.int64)  # Per block: the first record that it lacks; CLEAN if it lacks none.
-        self._touched = np.zeros(0, np.int64)  # Per block: the last record that changed it.
-        self._fields = np.zeros(0, np.uint16)  # Per block: the fields that changed since it was written.
+        self._blocks = _Blocks()
         self._names_since, self._names_touched, self._hosts_written = CLEAN, 0, 0
         self._journal: deque[tuple[int, int]] = deque()  # Records not trimmed yet: LSN, bytes.
         self._journal_bytes = self._looked_bytes = 0
@@ -100,7 +106,7 @@ class Checkpointer:
     @property
     def dirty(self) -> int:
         """Number of blocks that changed since they were written."""
-        return int(np.count_nonzero(self._since)) + (self._names_since != CLEAN)
+        return int(np.count_nonzero(self._blocks.since)) + (self._names_since != CLEAN)
 
     # Tracking changes.
 
@@ -132,14 +138,8 @@ class Checkpointer:
 
     def _mark(self, effect: Effect, lsn_of: Int64s | None = None) -> None:
         """Mark what an effect changed; if `lsn_of` is given, only in blocks written before the effect."""
-        count = blocks_of(effect.pages)
-        if count > len(self._since):
-            for name in ("_since", "_touched", "_fields"):
-                old = getattr(self, name)
-                grown = np.zeros(max(64, 2 * count), old.dtype)
-                grown[: len(old)] = old
-                setattr(self, name, grown)
-        fields = np.zeros(len(self._since), np.uint16)
+        self._blocks.reserve(blocks_of(effect.pages))
+        fields = np.zeros(len(self._blocks.since), np.uint16)
         for bit, pages in self._changed(effect):
             fields[pages.astype(np.int64) // PAGES_A_BLOCK] |= np.uint16(bit)
         first, new = effect.first_page, len(effect.fingerprints)
@@ -150,10 +150,10 @@ class Checkpointer:
             fields[: len(written)][written] = 0
         if len(effect.forgotten):
             self._note_forgotten(effect, lsn_of)
-        some = np.flatnonzero(fields)
-        self._since[some] = np.where(self._since[some] == CLEAN, effect.lsn, self._since[some])
-        self._touched[some] = effect.lsn
-        self._fields[some] |= fields[some]
+        some, blocks = np.flatnonzero(fields), self._blocks
+        blocks.since[some] = np.where(blocks.since[some] == CLEAN, effect.lsn, blocks.since[some])
+        blocks.touched[some] = effect.lsn
+        blocks.fields[some] |= fields[some]
         self._journal.append((effect.lsn, effect.size))
         self._journal_bytes += effect.size
         self._looked_bytes += effect.size
@@ -190,26 +190,26 @@ class Checkpointer:
             everything: write all dirty blocks, for a full checkpoint.
         """
         if self._others:
-            self._learn(np.flatnonzero(self._since))
+            self._learn(np.flatnonzero(self._blocks.since))
             self._others = False
-        dirty = np.flatnonzero(self._since)
+        dirty = np.flatnonzero(self._blocks.since)
         share = self._looked_bytes / (WRITTEN_BY * self.budget)
         if self._journal_bytes > self.budget:
             share = max(share, self._journal_bytes / self.budget - WRITTEN_BY)  # Over budget: write more at once.
         self._looked_bytes = 0
         count = len(dirty) if everything else min(len(dirty), math.ceil(share * len(dirty)))
-        oldest = dirty[np.argsort(self._since[dirty], kind="stable")[:count]]
+        oldest = dirty[np.argsort(self._blocks.since[dirty], kind="stable")[:count]]
         written = Written(head)
         images: list[tuple[int | None, dict[str, bytes]]] = []
         for block in oldest.tolist():
-            bits = int(self._fields[block])
+            bits = int(self._blocks.fields[block])
             names = [name for at, name in enumerate(FIELDS) if bits >> at & 1]
             if not self.replica.rules.inflow:
                 names = [name for name in names if name != "f"]
             image = pack_block(self.replica, block, names)
             images.append((block, self._blanked(block, image) | image))
         names_age = self._names_since
-        if names_age != CLEAN and (everything or not len(oldest) or names_age <= int(self._since[oldest[-1]])):
+        if names_age != CLEAN and (everything or not len(oldest) or names_age <= int(self._blocks.since[oldest[-1]])):
             images.append((None, pack_names(self.replica, self._hosts_written)))
         self._compose(written, images)
         written.calls += self.links.compose(head, everything=everything)
@@ -271,15 +271,15 @@ class Checkpointer:
                 self.links.confirm(call)
         for block in [block for call in calls for block in call.blocks]:
             self.blocks_written += 1
-            if self._touched[block] <= lsn:
-                self._since[block], self._fields[block] = CLEAN, 0
+            if self._blocks.touched[block] <= lsn:
+                self._blocks.since[block], self._blocks.fields[block] = CLEAN, 0
                 self._blank.pop(block, None)
             else:  # Changed again meanwhile: the written block is valid up to `lsn`.
-                self._since[block] = lsn + 1
+                self._blocks.since[block] = lsn + 1
         for hosts in [call.hosts for call in calls if call.hosts is not None]:
             self._hosts_written = hosts
             self._names_since = CLEAN if self._names_touched <= lsn else lsn + 1
-        lacking = np.flatnonzero(self._fields & U)
+        lacking = np.flatnonzero(self._blocks.fields & U)
         first = int(lacking[0]) * PAGES_A_BLOCK if len(lacking) else self.replica.pages
         self.replica.tail.drop(first // URLS_A_FIELD * URLS_A_FIELD)  # An incomplete field is written again as a whole.
 
@@ -288,7 +288,7 @@ class Checkpointer:
 
         None if it would free too little, unless it removes the last URLs of pages that were forgotten.
         """
-        since = self._since[self._since != CLEAN]
+        since = self._blocks.since[self._blocks.since != CLEAN]
         links_since = self.links.since or head.lsn
         least = min(int(since.min(initial=head.lsn)), self._names_since or head.lsn, links_since, head.lsn)
         freed = 0
@@ -310,13 +310,10 @@ class Checkpointer:
 
     def _learn(self, blocks: Int64s) -> None:
         """Read the LSNs of blocks from the store: another worker may have written them."""
-        with store_errors(), self.client.pipeline(transaction=False) as pipe:
-            for block in blocks.tolist():
-                pipe.hget(self.keys.block(block), "l")
-            found = [int(lsn or 0) for lsn in pipe.execute()] if len(blocks) else []
-        for block, lsn in zip(blocks.tolist(), found, strict=True):
-            if lsn >= self._touched[block]:
-                self._since[block], self._fields[block] = CLEAN, 0
+        found = ask(self.client, [["HGET", self.keys.block(block), "l"] for block in blocks.tolist()])
+        for block, text in zip(blocks.tolist(), found, strict=True):
+            if (lsn := int(text or 0)) >= self._blocks.touched[block]:
+                self._blocks.since[block], self._blocks.fields[block] = CLEAN, 0
                 self._blank.pop(block, None)
             else:
-                self._since[block] = max(lsn + 1, int(self._since[block]))
+                self._blocks.since[block] = max(lsn + 1, int(self._blocks.since[block]))

@@ -17,11 +17,11 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Int64s, Uint32s
 from opic.errors import FenceMoved
-from opic.memory import lazy_zeros
 from opic.model.page_links import NO_LINKS, PageLinks
+from opic.replica.columns import grown
 from opic.replica.effect import Effect, Head
 from opic.replica.link_segment import pack_segment, unpack_pages, unpack_segment
 from opic.replica.replica import Replica
@@ -31,8 +31,6 @@ from opic.store.connection import Client, Line, store_errors
 from opic.store.keys import Keys
 from opic.store.scan import scan_hash
 
-Int64s = NDArray[np.int64]
-Uint32s = NDArray[np.uint32]
 log = logging.getLogger("opic.ingest")
 
 SEGMENT_BYTES: Final = 768 << 10  # About; a call with one blocks the server for about a millisecond.
@@ -42,7 +40,6 @@ SEGMENTS_MIN: Final = 4  # Fewer are never merged.
 MERGED_MAX: Final = 4  # Segments read for one merge.
 DELETED_MAX: Final = 16  # Segments of an ended keeping that one call deletes.
 OLD_PAGES_A_CALL: Final = 5_000  # A call takes fewer than 7,000 values.
-PAGES_MIN: Final = 1_024
 NO_PAGES: Final = np.empty(0, np.uint32)
 
 
@@ -216,9 +213,7 @@ class LinkKeeper:
 
     def _reserve(self, pages: int) -> None:
         if pages > len(self._segment_of):
-            grown = lazy_zeros(max(2 * pages, PAGES_MIN), np.uint32)
-            grown[: len(self._segment_of)] = self._segment_of
-            self._segment_of = grown
+            self._segment_of = grown(self._segment_of, pages)
 
     # Writing.
 

@@ -13,13 +13,15 @@ host's events in order and in the partition of its shard.
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Final
 
 from opic.errors import SettingsError
 from opic.ingest.kafka import KafkaCluster
 from opic.ingest.kafka.topic_log import BATCH_BYTES, Producer, Sent
-from opic.model.events import CrawlEvent, check_event, decode_crawl_event, encode_crawl_event
+from opic.model.event_checks import check_event
+from opic.model.events import CrawlEvent, decode_crawl_event, encode_crawl_event
 from opic.settings import Settings
 from opic.urls.canonical import host_of
 
@@ -28,7 +30,7 @@ WAITING_MAX: Final = 10_000  # Events sent but not acknowledged; at this limit `
 DELIVERY_SECONDS: Final = 120.0  # How long the client retries. The producer is idempotent: no event is sent twice.
 
 
-class Publisher:
+class Publisher(AbstractContextManager["Publisher"]):
     """Sends crawl events to the topic. Not thread-safe. Close it, or use it as a context manager."""
 
     def __init__(
@@ -139,10 +141,6 @@ class Publisher:
             self.flush()
         finally:
             self._producer.close()
-
-    def __enter__(self) -> "Publisher":
-        """Return the publisher."""
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Deliver the remaining events, unless the block raised an exception, and close."""

@@ -9,10 +9,10 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,9 +27,9 @@ from opic.errors import (
     UrlMissing,
 )
 from opic.ingest.checkpointer import JOURNAL_BYTES, Checkpointer, Written
+from opic.ingest.step import Step, StepCalls
 from opic.memory import lazy_zeros
-from opic.model.cash import DAY_US, MILLION
-from opic.model.events import EventLimits, KeptLimits, page_of
+from opic.model.events import EventLimits, KeptLimits
 from opic.replica.batch import Batch
 from opic.replica.effect import Effect, Head
 from opic.replica.fingerprints import Fingerprints
@@ -42,7 +42,6 @@ from opic.replica.shown_links import ShownLinks
 from opic.replica.urls import read_urls
 from opic.store.back_offs import WAITS_MAX
 from opic.store.connection import Line, store_errors
-from opic.store.known_since import KnownSinceNotes
 from opic.store.shard import Shard, check_known
 
 log = logging.getLogger("opic.store")
@@ -50,38 +49,6 @@ log = logging.getLogger("opic.store")
 REFUSALS_MAX: Final = 1_000  # Consecutive refusals. Other workers append in between occasionally, not this often.
 TURN_SECONDS: Final = 0.02  # Time for a few records of another worker.
 TURNS_MAX: Final = 4
-FORGET_US: Final = 2 * DAY_US  # A call is recognised as a repeat for a day; record time may go back by another day.
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Cost and size of an appended record."""
-
-    seconds: float  # From the reply to the previous record to the reply to this one.
-    events: int
-    links: int  # Links and page URLs looked up.
-    cached: int  # Those among them found without parsing.
-    round_trips: int
-    links_left_out: int = 0  # Links over the limit of their event.
-    links_refused: int = 0  # Links to further pages of full hosts.
-    unknown: Sequence[str] = ()  # Names of fields that were ignored, up to a few of each event.
-    refused: Sequence[tuple[str, str]] = ()  # Pages whose events became dead letters, each with the reason.
-
-    @classmethod
-    def of(cls, batch: Batch, seconds: float, round_trips: int) -> "Step":
-        """Describe the append of a batch."""
-        events = [event for event, repeat in zip(batch.events, batch.repeats, strict=True) if not repeat]
-        return cls(
-            seconds,
-            len(batch.events),
-            batch.named.looked_up,
-            batch.named.found,
-            round_trips,
-            sum(event.links_left_out for event in events),
-            sum(batch.named.refused.values()),
-            [name for event in events for name in event.unknown],
-            _refused(batch),
-        )
 
 
 @dataclass(slots=True)
@@ -122,7 +89,7 @@ class ShardWriter:
         """
         self.shard, self.retry_seconds = shard, retry_seconds
         self.limits = (limits or EventLimits()).under(shard.rules)
-        self.waits_max, self._known_since = waits_max, KnownSinceNotes()
+        self.waits_max = waits_max
         self.rules, self.shards, self.keep_links = shard.rules, shard.shards, shard.keep_links
         self.far = far if far is not None else RemotePages(self.shards)
         self.replica = Replica(shard.rules, shard.number, yields=shard.yields)
@@ -130,7 +97,7 @@ class ShardWriter:
         self.host_pages = HostPageCounts(self.replica)
         self.follower = Follower(shard.client, shard.keys, self.replica)
         self.checkpointer = Checkpointer(shard.client, shard.keys, self.replica, journal_bytes)
-        self._kept = kept.letter_bytes_max // self.shards, kept.meta_bytes_max // self.shards
+        self._steps = StepCalls(shard.keys, kept, self.shards)
         self._marks = np.zeros(0, np.bool_)
         self._secret, self._loads = shard.secret, self.replica.loads  # As of the last check.
         self._era = shard.era  # In which the caller's records have their offsets.
@@ -233,7 +200,7 @@ class ShardWriter:
         """
         line = self._line()  # Opened before any read: it breaks if the server restarts in between.
         sent: _Sent | None = None
-        began, messages = time.perf_counter(), line.sent
+        since = time.perf_counter(), line.sent
         try:
             if self._stale:
                 self.follower.catch_up()
@@ -253,14 +220,13 @@ class ShardWriter:
             at = 0
             while at < len(inputs) or sent is not None:
                 batch = Batch(self, inputs, at) if at < len(inputs) else None
-                if batch is not None and (names := batch.call_names()):
-                    if sent is not None:  # `_seen` must include its calls.
-                        sent, began, messages = self._confirmed(line, sent, on_step, began, messages)
-                    batch.decide(self._seen(line, names))
-                elif batch is not None:
-                    batch.decide({})
+                names = batch.call_names() if batch is not None else []
+                if names and sent is not None:  # `_seen` must include its calls.
+                    since, sent = self._confirmed(line, sent, on_step, since), None
+                if batch is not None:
+                    batch.decide(self._seen(line, names) if names else {})
                 if sent is not None:
-                    sent, began, messages = self._confirmed(line, sent, on_step, began, messages)
+                    since, sent = self._confirmed(line, sent, on_step, since), None
                 if batch is not None:
                     sent = self._append(line, batch)
                     at = batch.end
@@ -276,38 +242,8 @@ class ShardWriter:
 
     def _append(self, line: Line, batch: Batch) -> _Sent:
         """Send a batch's record, followed by the checkpoint writes that are due."""
-        keys, effect = self.shard.keys, batch.effect
-        expected = self.replica.head
-        record = effect.pack()
-        advances = [text for name, at in batch.offsets.items() for text in (name, str(self._next[name]), str(at))]
-        before, after = self.replica.books.flat(), batch.books.flat()
-        totals = [text for name, n in after.items() if before.get(name) != n for text in (name, str(n))]
-        totals += [text for name in before.keys() - after.keys() for text in (name, "0")]
-        outboxes: list[Any] = []
-        names = []
-        for to, (number, digest, entry) in batch.outboxes.items():
-            names.append(keys.outbox(to))
-            outboxes += (str(to), str(number), digest, entry)
-        calls = [part for name, time_us in batch.calls.items() for part in (time_us, name)]
-        forget = batch.books.time_us - FORGET_US
-        metas = [part for pair in effect.pages_by_meta() for part in pair]
-        senders, forgotten = _senders(batch), effect.forgotten.tolist()
-        first_page = effect.first_page if len(effect.fingerprints) else None
-        since = self._known_since.entries(effect.books.time_us // MILLION, first_page, effect.again)
-        if since:
-            names.append(keys.known_since)
-        if senders or forgotten:
-            names.append(keys.holders)
-        parts = [advances, totals, batch.fetches, batch.letters, outboxes, calls, forget, metas]
-        parts += [senders or False, _waits_asked(batch), batch.offers.revived]
-        parts += [forgotten, [part for pair in effect.again.items() for part in pair], since]
-        blob = msgpack.packb(parts, use_bin_type=False)
-        fixed = [keys.head, keys.journal, keys.books, keys.offsets, keys.dead, keys.leases, keys.waits, keys.fails]
-        fixed += [keys.sent, keys.seen, keys.page_meta, keys.metrics, keys.urls, keys.refusals, *names]
-        step = [
-            "FCALL", "opic_4_step", len(fixed), *fixed, expected.lsn, expected.digest, effect.lsn, effect.digest,
-            record, self.retry_seconds, blob, self.waits_max, *self._kept,
-        ]  # fmt: skip
+        effect, replica = batch.effect, self.replica
+        step = self._steps.of(batch, replica.head, replica.books, self._next, self.retry_seconds, self.waits_max)
         self.checkpointer.ours = True
         kept = self.replica.apply(effect, keep=True)
         self.checkpointer.ours = False
@@ -325,13 +261,13 @@ class ShardWriter:
         return sent
 
     def _confirmed(
-        self, line: Line, sent: _Sent, on_step: Callable[[Step], object], began: float, messages: int
-    ) -> tuple[None, float, int]:
-        """Wait for the replies to a sent record, then report the step."""
+        self, line: Line, sent: _Sent, on_step: Callable[[Step], object], since: tuple[float, int]
+    ) -> tuple[float, int]:
+        """Wait for the replies to a sent record, then report the step; `since` has the time and messages before it."""
         self._confirm(line, sent)
         now = time.perf_counter()
-        on_step(Step.of(sent.batch, now - began, line.sent - messages))
-        return None, now, line.sent
+        on_step(Step.of(sent.batch, now - since[0], line.sent - since[1]))
+        return now, line.sent
 
     def _confirm(self, line: Line, sent: _Sent) -> None:
         reply = line.answer()
@@ -348,7 +284,7 @@ class ShardWriter:
             raise FenceMoved(f"another worker appended in between: {reply[0]!r}")
         self._next |= sent.batch.offsets
         self._known |= sent.batch.offsets
-        self._known_since.confirm()
+        self._steps.confirm()
         if sent.trim is not None:
             self._take_trim(sent.trim, line)
         if sent.written is not None:
@@ -378,8 +314,7 @@ class ShardWriter:
         Raises:
             StoreUnavailable: another worker appended in between, or the store is unavailable.
         """
-        line = self._line()
-        try:
+        with closing(self._line()) as line:
             self.follower.catch_up()
             self._next.clear()
             head = self.replica.head
@@ -392,8 +327,6 @@ class ShardWriter:
                     )
                 self.checkpointer.confirm(head, [call])
             self._trim(line)
-        finally:
-            line.close()
 
     def purge(self, seconds: float) -> None:
         """Remove the URLs of forgotten pages from the blocks and the journal, once nothing was forgotten for a while.
@@ -484,33 +417,3 @@ class ShardWriter:
                 check_known([self.shard])  # The crawl itself may be gone.
                 raise TailLost(self.shard.number, name, offset, known)
         return offsets
-
-
-def _senders(batch: Batch) -> list[int | bytes]:
-    """Return for each fetch when it was made, or reported if earlier, and a digest of its crawler's name."""
-    return [
-        term
-        for item, event, repeat in zip(batch.inputs, batch.events, batch.repeats, strict=True)
-        if event.url and not repeat
-        for term in (min(event.at_us, item.record.time_us), event.crawler)
-    ]
-
-
-def _waits_asked(batch: Batch) -> list[float]:
-    """Return the number of each failed fetch, from 1, that asks for a wait, and the seconds."""
-    asked, number = list[float](), 0
-    for event, repeat in zip(batch.events, batch.repeats, strict=True):
-        if event.url and not repeat:
-            number += 1
-            if event.failed and event.retry_after is not None:
-                asked += (number, event.retry_after)
-    return asked
-
-
-def _refused(batch: Batch) -> list[tuple[str, str]]:
-    """Return the pages whose events became dead letters, as far as these name one, each with the reason."""
-    found = []
-    for reason, value in zip(batch.letters[::4], batch.letters[3::4], strict=True):
-        if isinstance(value, bytes) and (page := page_of(value, batch.named.context.limits)) is not None:
-            found.append((page, str(reason)))
-    return found

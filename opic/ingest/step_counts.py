@@ -26,6 +26,7 @@ STEP_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 
 STEP_EVENTS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000)
 EVENTS: Final = "events:"  # Prefix of the fields of the events histogram; that of seconds is older and has no prefix.
 UNKNOWN: Final = "unknown:"  # Prefix of the counts of unknown fields, by the nearest known name.
+PLAIN: Final = ("links", "cached", "round_trips", "links_left_out", "links_refused")  # Counts of `Step`, and fields.
 NEAREST: Final = (*EVENT_FIELDS, "none")
 Buckets = list[tuple[str, float]]  # Cumulative counts by upper bound, as in Prometheus.
 
@@ -50,11 +51,7 @@ class StepCounts:
             ("sum_us", round(step.seconds * 1_000_000)),
             (EVENTS + _class(step.events, STEP_EVENTS), 1),
             (EVENTS + "sum", step.events),
-            ("links", step.links),
-            ("cached", step.cached),
-            ("round_trips", step.round_trips),
-            ("links_left_out", step.links_left_out),
-            ("links_refused", step.links_refused),
+            *((name, getattr(step, name)) for name in PLAIN),
             *((UNKNOWN + _nearest(name), 1) for name in step.unknown),
         ):
             self._new[name] = self._new.get(name, 0) + count
@@ -112,17 +109,12 @@ class Tallied:
             for name, value in stored.items():
                 sums[name.decode()] = sums.get(name.decode(), 0) + int(value)
         return cls(
-            _buckets(sums, STEP_SECONDS),
-            sums.get("sum_us", 0) / 1_000_000,
-            _buckets(sums, STEP_EVENTS, EVENTS),
-            float(sums.get(EVENTS + "sum", 0)),
-            sums.get("links", 0),
-            sums.get("cached", 0),
-            sums.get("round_trips", 0),
-            sums.get("links_left_out", 0),
-            sums.get("links_refused", 0),
-            {name: sums.get(UNKNOWN + name, 0) for name in NEAREST},
-            *(sums.get(name, 0) for name in ("letters_dropped", "meta_bytes", "metas_dropped")),
+            seconds=_buckets(sums, STEP_SECONDS),
+            seconds_sum=sums.get("sum_us", 0) / 1_000_000,
+            events=_buckets(sums, STEP_EVENTS, EVENTS),
+            events_sum=float(sums.get(EVENTS + "sum", 0)),
+            unknown={name: sums.get(UNKNOWN + name, 0) for name in NEAREST},
+            **{name: sums.get(name, 0) for name in (*PLAIN, "letters_dropped", "meta_bytes", "metas_dropped")},
         )
 
 

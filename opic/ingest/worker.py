@@ -9,7 +9,6 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 from opic.errors import DeliveryPaused, DiskFull, StoreUnavailable, instead_of
@@ -203,44 +202,66 @@ def work(
         watch: receives all events of the loop.
         between: called between batches, for instance to forward dead letters.
     """
-    watch, backoff, outage, oddities = watch or WorkerWatch(), Backoff(), Outage(log), _Oddities(writer)
-    courier, positions = _Courier(writer, source, watch), _Positions(writer, source)
-    check_room = partial(_check_room, full)
-
-    def on_step(step: Step) -> None:
-        watch.stepped(step)
-        if tally is not None:
-            tally.add(step)
-        check_room()  # The effects of one poll's records may need more space than is left.
-        oddities.note(step)
-
+    loop, backoff, outage = _Loop(writer, source, full, watch or WorkerWatch(), tally), Backoff(), Outage(log)
     while not stopped():
         try:
             if source.ended:
                 return writer.purge(0.0)
-            check_room()
-            courier.carry(idle=False)
-            positions.check()
-            batches = source.poll(IDLE_SECONDS)
-            check_room()
-            for some in _together(batches, RECORDS_A_SHARD * len(writer.stores)):
-                for taken in positions.apply(some, on_step):
-                    source.done(taken)
-                    watch.took(taken)
-                if stopped():
-                    break
-            if not batches:
-                courier.carry(idle=True)
+            loop.turn(stopped)
             between()
             if tally is not None:
                 tally.tell()
-            watch.well(source)
+            loop.watch.well(source)
             outage.ended()
             backoff.reset()
         except StoreUnavailable as error:
             outage.began(error)
-            watch.away(str(error))
+            loop.watch.away(str(error))
             source.wait(backoff.seconds())
+
+
+class _Loop:
+    """What a worker does again and again: delivers between shards, reads records, and applies them."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        source: RecordSource,
+        full: Callable[[], str | None],
+        watch: WorkerWatch,
+        tally: StepCounts | None,
+    ) -> None:
+        self.watch, self._source, self._full, self._tally = watch, source, full, tally
+        self._records_max = RECORDS_A_SHARD * len(writer.stores)
+        self._courier, self._positions = _Courier(writer, source, watch), _Positions(writer, source)
+        self._oddities = _Oddities(writer)
+
+    def turn(self, stopped: Callable[[], bool]) -> None:
+        """Go once around."""
+        self._check_room()
+        self._courier.carry(idle=False)
+        self._positions.check()
+        batches = self._source.poll(IDLE_SECONDS)
+        self._check_room()
+        for some in _together(batches, self._records_max):
+            for taken in self._positions.apply(some, self._stepped):
+                self._source.done(taken)
+                self.watch.took(taken)
+            if stopped():
+                break
+        if not batches:
+            self._courier.carry(idle=True)
+
+    def _stepped(self, step: Step) -> None:
+        self.watch.stepped(step)
+        if self._tally is not None:
+            self._tally.add(step)
+        self._check_room()  # The effects of one poll's records may need more space than is left.
+        self._oddities.note(step)
+
+    def _check_room(self) -> None:
+        if (reason := self._full()) is not None:
+            raise DiskFull(reason)
 
 
 def _together(batches: Sequence[Taken], records_max: int) -> Iterator[list[Taken]]:
@@ -254,11 +275,6 @@ def _together(batches: Sequence[Taken], records_max: int) -> Iterator[list[Taken
         records += len(taken.records)
     if group:
         yield group
-
-
-def _check_room(full: Callable[[], str | None]) -> None:
-    if (reason := full()) is not None:
-        raise DiskFull(reason)
 
 
 class _Positions:

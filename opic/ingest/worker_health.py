@@ -27,14 +27,15 @@ Environ = dict[str, Any]
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
 
 
-class HealthAnswers:
+class HealthAnswers(Collector):
     """Answers /metrics, /healthz and /readyz. `reason` is why the process is not ready, None if it is."""
 
     def __init__(self, gauges: Callable[[], Iterable[tuple[str, str, float]]] = tuple) -> None:
         """Start as not ready; `gauges` gives more metrics at each request: name, help, value."""
         self.reason: str | None = "starting"
+        self._gauges = gauges
         self.registry = CollectorRegistry()
-        self.registry.register(_Gauges(gauges))
+        self.registry.register(self)
         ProcessCollector(registry=self.registry)
         self._metrics = make_wsgi_app(self.registry)
 
@@ -55,12 +56,8 @@ class HealthAnswers:
         start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
         return [text.encode() + b"\n"]
 
-
-class _Gauges(Collector):
-    def __init__(self, gauges: Callable[[], Iterable[tuple[str, str, float]]]) -> None:
-        self._gauges = gauges
-
     def collect(self) -> Iterator[Metric]:
+        """Yield the gauges with their current values."""
         build = GaugeMetricFamily("opic_build_info", "Always 1; the label has the running version.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
@@ -97,7 +94,6 @@ class Health(HealthAnswers, WorkerWatch):
         self._backoffs = Counter(
             "opic_worker_backoffs", "Waits because the store or Kafka was unavailable.", registry=registry
         )
-        registry.register(_Now(self))
 
     def stepped(self, step: Step) -> None:
         """Count a step."""
@@ -127,8 +123,9 @@ class Health(HealthAnswers, WorkerWatch):
         self._backoffs.inc()
         self.reason = reason
 
-    def now(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Metric]:
         """Yield the gauges with their current values."""
+        yield from super().collect()
         yield GaugeMetricFamily(
             "opic_worker_ready", "1 if the store and Kafka answer, else 0.", int(self.reason is None)
         )
@@ -145,14 +142,6 @@ class Health(HealthAnswers, WorkerWatch):
             seconds.add_metric([partition], lag.seconds)
         yield events
         yield seconds
-
-
-class _Now(Collector):
-    def __init__(self, health: Health) -> None:
-        self._health = health
-
-    def collect(self) -> Iterator[Metric]:
-        return self._health.now()
 
 
 class _Silent(WSGIRequestHandler):

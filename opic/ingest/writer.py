@@ -11,20 +11,23 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from opic.errors import BadInput, BeingRestored, DeliveryPaused, OutboxFull, OutOfOrder, StoreError, TailLost
+from opic.errors import BadInput, BeingRestored, DeliveryPaused, OutboxFull, OutOfOrder, TailLost
 from opic.ingest.checkpointer import JOURNAL_BYTES
 from opic.ingest.class_sweeps import next_records
-from opic.ingest.shard_writer import ShardWriter, Step
+from opic.ingest.deliveries import Deliveries
+from opic.ingest.shard_writer import ShardWriter
+from opic.ingest.step import Step
 from opic.model.books import Books
 from opic.model.classes import NO_ROOM, NO_WEIGHTS, WeightClasses
 from opic.model.crawl_books import payout_due, room_for
-from opic.model.events import CheckedEvent, EventLimits, KeptLimits, Outcome, Record, decode_record
+from opic.model.event_checks import decode_record
+from opic.model.events import CheckedEvent, EventLimits, KeptLimits, Outcome, Record
 from opic.model.rounds import RoundCount
-from opic.model.transfer import COUNTS, GRANTS, SWEEP, Transfer, source_of
+from opic.model.transfer import COUNTS, GRANTS, SWEEP, source_of
 from opic.replica.crawl import Crawl
 from opic.replica.inputs import Input
 from opic.replica.remote_pages import RemotePages
@@ -37,11 +40,6 @@ from opic.urls.canonical import host_of, shard_of
 log = logging.getLogger("opic.ingest")
 
 PAUSED_SECONDS: Final = 0.02  # Retry interval of deliveries while a backup holds them.
-ENTRIES_A_DELIVERY: Final = 100  # Per outbox; a few kilobytes each.
-
-
-def _ignore(_: Step) -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,20 +78,13 @@ class Writer:
         self._journal_bytes = journal_bytes // len(crawl)
         self._retry_seconds, self._waits_max = retry_seconds, waits_max(retry_bytes, len(crawl))
         self._era: bytes | None = None
-        self.entries_taken = self.deposits_taken = 0  # From outboxes, by this writer.
         self.forget()
 
     @classmethod
     def of(cls, crawl: Crawl, settings: Settings) -> "Writer":
         """Write to an open crawl as the settings say."""
-        return cls(
-            crawl,
-            settings.limits(),
-            settings.retry_seconds,
-            settings.journal_bytes,
-            settings.retry_bytes,
-            kept=settings.kept_limits(),
-        )
+        bytes_max = settings.journal_bytes, settings.retry_bytes
+        return cls(crawl, settings.limits(), settings.retry_seconds, *bytes_max, kept=settings.kept_limits())
 
     def forget(self) -> None:
         """Discard all cached state: after a server lost its last writes, cached ids may belong to other pages."""
@@ -110,7 +101,7 @@ class Writer:
             )
             for shard in self.crawl.shards
         ]
-        self._swept: set[int] = set()  # Shards whose senders' outboxes were trimmed of all entries taken.
+        self._deliveries = Deliveries(self.crawl, self.stores)
         self._compared: dict[str, list[bytes | None]] = {}  # The servers' run ids when `_compare` last checked.
 
     def _begin_era(self) -> bytes:
@@ -159,7 +150,7 @@ class Writer:
         self,
         partition: str,
         records: Sequence[Record],
-        on_step: Callable[[Step], object] = _ignore,
+        on_step: Callable[[Step], object] = lambda _: None,
         since: int = 0,
     ) -> None:
         """Apply records of one partition, each once; then move its resume point past them.
@@ -185,7 +176,7 @@ class Writer:
                 self._apply_routed([Taken(partition, some, since, end)], on_step, defines=defines)
                 since = end
 
-    def apply_together(self, takings: Sequence[Taken], on_step: Callable[[Step], object] = _ignore) -> None:
+    def apply_together(self, takings: Sequence[Taken], on_step: Callable[[Step], object] = lambda _: None) -> None:
         """As `apply` of each. On many shards each shard takes the records of all partitions at once, in large batches.
 
         Not at the beginning of a crawl, nor where classes are defined: then one partition is applied after the other.
@@ -318,7 +309,7 @@ class Writer:
 
     def _spread(self) -> None:
         """Deliver until every shard has taken all that shard 0 has sent by now."""
-        sent, source = self._sent()[0], source_of(0)
+        sent, source = self._deliveries.sent()[0], source_of(0)
         while any(self.stores[to].offsets([source], anew=True)[source] < count for to, count in sent.items()):
             try:
                 self.deliver()
@@ -385,8 +376,8 @@ class Writer:
         era = self._begin_era()
         for store in self.stores:  # Senders too: cached state is valid for one run of the server.
             store.look()
-        sent = self._sent()
-        delivered = sum(self._deliver_to(to, sent, era) + self._sweep(to) for to in wanted)
+        sent = self._deliveries.sent()
+        delivered = sum(self._deliveries.deliver(to, sent, era) + self._sweep(to) for to in wanted)
         if 0 not in wanted:
             return delivered
         # The books of the shards are not read at one instant. That shifts what is decided, but loses no grain.
@@ -416,80 +407,6 @@ class Writer:
             except DeliveryPaused:
                 time.sleep(PAUSED_SECONDS)
             on_round()
-
-    def _sent(self) -> list[dict[int, int]]:
-        """Return how many entries each shard sent so far, by receiving shard."""
-        answers = self.crawl.ask([["HGETALL", shard.keys.sent] for shard in self.crawl.shards])
-        return [{int(to): int(count) for to, count in found.items()} for found in answers]
-
-    def _deliver_to(self, to: int, sent: Sequence[dict[int, int]], era: bytes) -> int:
-        store, crawl = self.stores[to], self.crawl
-        counts = {at: found[to] for at, found in enumerate(sent) if to in found}
-        taken = store.offsets(map(source_of, counts))
-        if news := [at for at, count in counts.items() if count != taken[source_of(at)]]:
-            taken |= store.offsets(map(source_of, news), anew=True)
-        for at in news:
-            if taken[source_of(at)] > counts[at]:  # Another writer was faster, or a server lost its last writes.
-                self._check_order(at, to, taken[source_of(at)])
-        waiting = [at for at in news if counts[at] > taken[source_of(at)]]
-        inputs: list[Input] = []
-        if waiting:
-            firsts = {at: f"1-{taken[source_of(at)]}" for at in waiting}
-            found = crawl.ask([
-                ["XRANGE", crawl.shards[at].keys.outbox(to), first, "+", "COUNT", ENTRIES_A_DELIVERY]
-                for at, first in firsts.items()
-            ])  # fmt: skip
-            for at, entries in zip(waiting, found, strict=True):
-                inputs += self._inputs(at, to, taken[source_of(at)], counts[at], entries)
-                crawl.shards[
-                    at
-                ].barrier()  # If the shard lost an entry after it was taken, it would send other cash under its number.
-            store.take(inputs)
-        # The first time, trim all senders: another writer may have been killed before it trimmed.
-        self._trim(to, waiting if to in self._swept else counts, era)
-        self._swept.add(to)
-        self.entries_taken += len(inputs)
-        self.deposits_taken += sum(len(one.event.transfer.urls) for one in inputs if one.event and one.event.transfer)
-        return len(inputs)
-
-    def _check_order(self, at: int, to: int, taken: int, first: int = 0) -> None:
-        """Raise StoreError if a shard has taken more than the sender sent, or if its next entry is gone."""
-        with store_errors():
-            now = int(self.crawl.client.hget(self.crawl.shards[at].keys.sent, to) or 0)
-        if not first <= taken <= now:
-            raise StoreError(
-                f"shard {to} has taken {taken} entries of shard {at}, which sent {now}, has from {first} on: a "
-                "shard lost the end of what it had written; restore all shards from one backup"
-            )
-
-    def _inputs(self, at: int, to: int, offset: int, count: int, entries: Sequence[Any]) -> list[Input]:
-        """Return outbox entries from `offset` on as records for the receiving shard; `count` were sent in total."""
-        numbers = [int(name.partition(b"-")[2]) for name, _ in entries]
-        if not numbers or numbers != list(range(offset, offset + len(numbers))):
-            # Another writer took and trimmed the first entries meanwhile, or they are lost.
-            now = self.stores[to].offsets([source_of(at)], anew=True)[source_of(at)]
-            self._check_order(at, to, now, numbers[0] if numbers else count)
-            return []
-        inputs = []
-        for number, (_, fields) in zip(numbers, entries, strict=True):
-            transfer = Transfer.unpack(fields[b"v"])
-            record = Record(number, transfer.time_us, fields[b"v"], "transfer")
-            event = CheckedEvent(Outcome.TRANSFER, transfer=transfer)
-            inputs.append(Input(source_of(at), record, event, previous=fields[b"p"]))
-        return inputs
-
-    def _trim(self, to: int, sources: Iterable[int], era: bytes) -> None:
-        """Trim outbox entries that have taken effect in an era."""
-        names = {at: source_of(at) for at in sources}
-        taken = self.stores[to].offsets(names.values())
-        if not names:
-            return
-        self.stores[to].shard.barrier()  # Until the effects are durable, the entries may be needed again.
-        keys = {at: self.crawl.shards[at].keys for at in names}
-        self.crawl.ask([
-            ["FCALL", "opic_4_trim_outbox", 2, keys[at].outbox(to), keys[at].meta, taken[name], era]
-            for at, name in names.items()
-        ])  # fmt: skip
 
     def _grant(self, parts: Sequence[Books]) -> int:
         """Grant what the virtual page owes to all pages of all shards; return 1 if a grant was due, else 0."""

@@ -10,8 +10,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Float64s
 from opic.errors import BadInput
-from opic.graph.crawled import CrawledGraph, Float64s
+from opic.graph.crawled import CrawledGraph
 from opic.graph.open_system import Outside, open_system_ranks
 from opic.graph.pagerank import DAMPING
 

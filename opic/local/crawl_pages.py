@@ -5,14 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Bools, Int64s
 from opic.errors import BadUrl
-from opic.graph.crawled import Int64s
-from opic.model.events import CrawlEvent, EventLimits, Outcome, check_event
+from opic.model.event_checks import check_event
+from opic.model.events import CrawlEvent, EventLimits, Outcome
 from opic.urls.canonical import host_of
-
-Bools = NDArray[np.bool_]
 
 OPEN, LOCAL, TRIED = 0, 1, 2  # A page that may be fetched, a page of the domain, a page that was fetched or failed.
 

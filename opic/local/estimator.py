@@ -5,7 +5,6 @@ estimator that was killed resumes: it fetches the rest of the pages that the rou
 the planned order, not in the order of their arrival.
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,18 +12,17 @@ from typing import Any, Final
 
 import numpy as np
 
+from opic.arrays import Bools, Float64s
 from opic.errors import BadInput
-from opic.graph.crawled import CrawledGraph, CrawledLinks, Float64s
+from opic.graph.crawled import CrawledGraph, CrawledLinks
 from opic.graph.pagerank import pagerank
 from opic.local.combination import ServiceKnowledge, combined_estimate
-from opic.local.crawl_pages import Bools, FetchedPage, PageNumbers, fetched_page
+from opic.local.crawl_pages import FetchedPage, PageNumbers, fetched_page
 from opic.local.fetcher import Fetcher
 from opic.local.journal import LOCAL, OUTSIDE, Journal, PlannedRound, batches
 from opic.local.selection import check_selection, choose, scores, with_suggestions
 from opic.local.service_view import ServiceView
 from opic.model.events import CrawlEvent, EventLimits, Outcome
-
-log = logging.getLogger("opic.local")
 
 ROUNDS: Final = 25  # As the paper has for topics; it takes 50 for sites.
 PUBLISHED_AT_ONCE: Final = 100
@@ -91,15 +89,11 @@ class DomainRanking:
 
     def shown(self, n: int | None = None) -> dict[str, Any]:
         """Return it in the form of GET /v1/local/{domain}, with the first `n` pages, and some more fields."""
-        pairs = zip(self.urls[:n], self.importance[:n], strict=True)
+        ranked = zip(self.urls[:n], self.importance[:n], strict=True)
         return {
             "domain": self.domain,
-            "pages": [{"url": url, "importance": one, "rank": rank} for rank, (url, one) in enumerate(pairs, 1)],
-            "outside_fetched": self.outside_fetched,
-            "method": self.method,
-            "service_coverage": self.service_coverage,
-            "as_of": self.as_of,
-            "changes": self._rounds(),
+            "pages": [{"url": url, "importance": one, "rank": rank} for rank, (url, one) in enumerate(ranked, 1)],
+            **self._told(),
             "select": self.select,
             "failed": self.failed,
             "service_away": self.service_away,
@@ -108,32 +102,23 @@ class DomainRanking:
 
     def sent(self, n: int) -> dict[str, Any]:
         """Return the body of PUT /v1/local/{domain}."""
-        pairs = zip(self.urls[:n], self.importance[:n], strict=True)
+        ranked = zip(self.urls[:n], self.importance[:n], strict=True)
+        return {"pages": [{"url": url, "importance": min(one, 1.0)} for url, one in ranked], **self._told()}
+
+    def _told(self) -> dict[str, Any]:
         return {
-            "pages": [{"url": url, "importance": min(one, 1.0)} for url, one in pairs],
             "outside_fetched": self.outside_fetched,
             "method": self.method,
             "service_coverage": self.service_coverage,
             "as_of": self.as_of,
-            "changes": self._rounds(),
+            "changes": [{"outside_fetched": fetched, "change": change} for fetched, change in self.changes],
         }
-
-    def _rounds(self) -> list[dict[str, float]]:
-        return [{"outside_fetched": fetched, "change": change} for fetched, change in self.changes]
 
 
 def _local_shares(graph: CrawledGraph, ranks: Float64s) -> Float64s:
     """Return the PageRank of the local pages, scaled to sum to 1."""
     shares: Float64s = ranks[: graph.local] / ranks[: graph.local].sum()
     return shares
-
-
-def _never() -> bool:
-    return False
-
-
-def _unseen(_: EstimatorProgress) -> None:
-    return None
 
 
 class Estimator:
@@ -147,8 +132,8 @@ class Estimator:
         journal: Journal,
         service: ServiceView | None = None,
         *,
-        on_progress: Callable[[EstimatorProgress], object] = _unseen,
-        stopped: Callable[[], bool] = _never,
+        on_progress: Callable[[EstimatorProgress], object] = lambda _: None,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         """Begin with no page; `domain` is canonical.
 

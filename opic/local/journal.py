@@ -11,7 +11,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -63,7 +63,7 @@ class JournalState:
     version: int = VERSION
 
 
-class Journal:
+class Journal(AbstractContextManager["Journal"]):
     """The rounds of an estimator: those before, and the current one. Without a directory it is kept in memory alone."""
 
     def __init__(self, domain: str, directory: Path | None = None) -> None:
@@ -85,10 +85,6 @@ class Journal:
                 except OSError as error:
                     raise BadInput(f"--state {directory} can't be used: {error.strerror or error}") from None
                 opened.pop_all()
-
-    def __enter__(self) -> "Journal":
-        """Return the journal."""
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Close the file."""

@@ -6,8 +6,9 @@ from typing import Final
 
 import numpy as np
 
+from opic.arrays import Float64s
 from opic.errors import BadInput
-from opic.graph.crawled import CrawledGraph, Float64s
+from opic.graph.crawled import CrawledGraph
 from opic.graph.page_selection import highest, outlink_counts, pf_scores, sc_scores
 from opic.local.crawl_pages import PageNumbers
 from opic.local.service_view import ServiceView

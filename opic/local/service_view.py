@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite
@@ -50,7 +51,7 @@ class KnownPage:
     read: bool
 
 
-class ServiceView:
+class ServiceView(AbstractContextManager["ServiceView"]):
     """Asks one service, each question within a time limit. After a failure it waits before it asks again.
 
     `away` says why it gives no answer; None while it does. Use it as a context manager, in one thread.
@@ -84,10 +85,6 @@ class ServiceView:
         self._client = AsyncClient(
             url, token=token, crawler="opic-local", timeout_seconds=call_seconds, retry_seconds=0, transport=transport
         )
-
-    def __enter__(self) -> "ServiceView":
-        """Return the view."""
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Close all connections."""

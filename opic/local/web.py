@@ -9,6 +9,7 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
@@ -67,7 +68,7 @@ class _Site:
         self.silent = 0
 
 
-class WebFetcher:
+class WebFetcher(AbstractContextManager["WebFetcher"]):
     """Fetches pages over HTTP. Use it as a context manager, in one thread."""
 
     def __init__(
@@ -93,10 +94,6 @@ class WebFetcher:
             timeout=limits.page_seconds,
             transport=None if limits.allow_private else PublicTransport(),
         )
-
-    def __enter__(self) -> "WebFetcher":
-        """Return the fetcher."""
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Close all connections."""

@@ -17,15 +17,13 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from opic.arrays import Float64s, Int64s
 from opic.errors import StoreFull
 from opic.model.books import Books
 from opic.model.cash import CrawlRules
 from opic.model.series import ENTRIES_MAX, Entry
-
-Int64s = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 TOTAL_LIMIT: Final = 1 << 62  # Limit of the crawl's clock, so that values computed from it fit an int64.
 
@@ -57,7 +55,7 @@ class Clocks:
         """
         self.books = Books.merged(parts, rules)  # The end of the axis.
         self.series: list[Entry]  # The series of the crawl.
-        self._knots: list[tuple[Floats, Floats]] = []
+        self._knots: list[tuple[Float64s, Float64s]] = []
         if len(parts) == 1:
             self.series = [Entry(*entry) for entry in np.asarray(series[0]).tolist()]
             return
@@ -74,7 +72,7 @@ class Clocks:
         self._knots = [(np.append(0.0, clocks), np.append(0.0, crawl)) for clocks in own]
         self.series = self._with_rounds(times, crawl, counts)
 
-    def _with_rounds(self, times: Floats, crawl: Floats, counts: Sequence[Entry]) -> list[Entry]:
+    def _with_rounds(self, times: Float64s, crawl: Float64s, counts: Sequence[Entry]) -> list[Entry]:
         """Return the series of the crawl, given its clock at some times: at these, and at each count of rounds."""
         known = [count for count in counts if count.clock < self.books.clock]
         counted = np.array([count.clock for count in known], np.float64)
@@ -110,7 +108,7 @@ class Clocks:
         return found
 
 
-def _line(series: ArrayLike, books: Books) -> tuple[Floats, Floats, Floats]:
+def _line(series: ArrayLike, books: Books) -> tuple[Float64s, Float64s, Float64s]:
     """Return the times, rounds and clocks of a shard's series and its books; of entries at one time, only the last."""
     entries = np.asarray(series, np.int64).reshape(-1, 3)
     times, rounds, clocks = np.vstack((entries[entries[:, 2] <= books.clock], [Entry.of(books)])).T.astype(np.float64)

@@ -45,7 +45,8 @@ from opic.model.cash import (
     split,
 )
 from opic.model.classes import NO_ROOM, NO_WEIGHTS, WeightClasses
-from opic.model.events import CheckedEvent, EventLimits, Outcome, Record, decode_record
+from opic.model.event_checks import decode_record
+from opic.model.events import CheckedEvent, EventLimits, Outcome, Record
 from opic.model.ledger_page import LedgerPage
 from opic.model.page_notes import note, one_deeper
 from opic.model.series import ENTRIES_MAX, Entry, entry_due

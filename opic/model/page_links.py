@@ -1,19 +1,15 @@
 """The links of many pages in flat arrays."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Bools, Int64s, Uint16s, Uint32s, Uint64s
 from opic.model.trust import unpack_links
 
-Bools = NDArray[np.bool_]
-Int64s = NDArray[np.int64]
-Uint16s = NDArray[np.uint16]
-Uint32s = NDArray[np.uint32]
-Uint64s = NDArray[np.uint64]
 PAGE_BYTES: Final = 4
 NEAR_BYTES: Final = 2
 FAR_BYTES: Final = 6
@@ -47,14 +43,8 @@ class PageLinks:
         """Return several as one, in their order."""
         if len(parts) == 1:
             return parts[0]
-        columns = zip(
-            *(
-                (p.pages, p.near_counts, p.near, p.far_counts, p.far, p.far_shards, p.near_new, p.far_new)
-                for p in parts
-            ),
-            strict=True,
-        )
-        return cls(*map(np.concatenate, columns)) if parts else NO_LINKS
+        names = [column.name for column in fields(cls)]
+        return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in names)) if parts else NO_LINKS
 
     @classmethod
     def none_of(cls, pages: Uint32s) -> "PageLinks":
@@ -78,11 +68,7 @@ class PageLinks:
 
     def take(self, rows: Int64s) -> "PageLinks":
         """Return the given rows, in the given order."""
-        near, far = picked(self.near_counts, rows), picked(self.far_counts, rows)
-        return PageLinks(
-            self.pages[rows], self.near_counts[rows], self.near[near],
-            self.far_counts[rows], self.far[far], self.far_shards[far], self.near_new[near], self.far_new[far],
-        )  # fmt: skip
+        return self._at(rows, picked(self.near_counts, rows), picked(self.far_counts, rows))
 
     def weights(self) -> Int64s:
         """Return about how many bytes each row takes in a segment, (n,)."""
@@ -94,9 +80,12 @@ class PageLinks:
         """Return rows `first` to `end`, as views."""
         near = slice(int(self.near_counts[:first].sum()), int(self.near_counts[:end].sum()))
         far = slice(int(self.far_counts[:first].sum()), int(self.far_counts[:end].sum()))
+        return self._at(slice(first, end), near, far)
+
+    def _at(self, rows: Int64s | slice, near: Int64s | slice, far: Int64s | slice) -> "PageLinks":
         return PageLinks(
-            self.pages[first:end], self.near_counts[first:end], self.near[near],
-            self.far_counts[first:end], self.far[far], self.far_shards[far], self.near_new[near], self.far_new[far],
+            self.pages[rows], self.near_counts[rows], self.near[near],
+            self.far_counts[rows], self.far[far], self.far_shards[far], self.near_new[near], self.far_new[far],
         )  # fmt: skip
 
     def last_of_each(self) -> Int64s:

@@ -22,7 +22,7 @@ arrived in that hour or quarter of a round.
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from struct import Struct
@@ -58,11 +58,6 @@ class Entry(NamedTuple):
     def pack(self) -> bytes:
         """Encode the entry as stored."""
         return PACKED.pack(*self)
-
-
-def unpack(packed: Iterable[bytes]) -> list[Entry]:
-    """Decode stored entries."""
-    return [Entry(*PACKED.unpack(entry)) for entry in packed]
 
 
 def entry_due(last: Entry, books: Books) -> bool:

@@ -4,7 +4,6 @@ A read in one shard pays pages in others. Its step writes the transfer to an out
 and the other shard takes it as a record of its log (docs/decisions/0009). Deposits of a step to one page are combined.
 """
 
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -12,14 +11,11 @@ from typing import Final
 
 import msgpack
 import numpy as np
-import zstandard
-from numpy.typing import NDArray
 
+from opic.arrays import Int64s
 from opic.errors import StoreError
+from opic.model.compression import compress, decompress
 
-Int64s = NDArray[np.int64]
-
-ZSTD_LEVEL: Final = 1
 UNPACKED_BYTES_MAX: Final = 256 << 20  # 10,000 links an event and 4,000 a step, of at most 64 KiB each.
 NUMBER_BYTES: Final = 8
 COLUMNS_MAX: Final = 4  # Of numbers in an entry.
@@ -70,8 +66,7 @@ class Transfer:
         numbers = [column.astype("<i8").tobytes() for column in columns]
         more = [self.classes] if self.classes else []
         packed = msgpack.packb([self.time_us, self.grant, "\n".join(self.urls), *numbers, *more])
-        packer, _ = _codecs()
-        return packer.compress(packed)
+        return compress(packed)
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Transfer":
@@ -81,25 +76,12 @@ class Transfer:
             StoreError: the bytes are not a transfer.
         """
         try:
-            _, unpacker = _codecs()
-            unpacked = unpacker.decompress(packed, max_output_size=UNPACKED_BYTES_MAX)
-            time_us, grant, urls, *numbers = msgpack.unpackb(unpacked)
+            time_us, grant, urls, *numbers = msgpack.unpackb(decompress(packed, UNPACKED_BYTES_MAX))
             columns = [np.frombuffer(column, "<i8").astype(np.int64) for column in numbers[:COLUMNS_MAX]]
             found = cls(time_us, grant, urls.split("\n") if urls else (), *columns)  # type: ignore[arg-type]
             return replace(found, classes=numbers[COLUMNS_MAX]) if len(numbers) > COLUMNS_MAX else found
-        except (zstandard.ZstdError, ValueError, msgpack.UnpackException) as error:
+        except (ValueError, msgpack.UnpackException) as error:
             raise StoreError(f"an entry of an outbox is damaged: {error}; restore a backup") from error
-
-
-_kept = threading.local()
-
-
-def _codecs() -> tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor]:
-    """Return this thread's own: making them takes as long as a small entry."""
-    found: tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor] | None = getattr(_kept, "codecs", None)
-    if found is None:
-        found = _kept.codecs = zstandard.ZstdCompressor(level=ZSTD_LEVEL), zstandard.ZstdDecompressor()
-    return found
 
 
 def source_of(shard: int) -> str:

@@ -10,13 +10,10 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Uint16s, Uint32s, Uint64s
 from opic.errors import BadInput
 
-Uint16s = NDArray[np.uint16]
-Uint32s = NDArray[np.uint32]
-Uint64s = NDArray[np.uint64]
 TRUST_MAX: Final = 1e9  # Only ratios count; so sums over all pages of a crawl stay exact enough.
 COUNT_BYTES: Final = 4
 FAR_BYTES: Final = 10
@@ -61,20 +58,10 @@ def unpack_weights(packed: bytes) -> dict[int, float]:
     return weights
 
 
-def pack_links(near: Uint32s, far: Uint64s, far_shards: Uint16s) -> bytes:
-    """Serialise the links of a page: 4 bytes, 4 for each page of its shard, 10 for each page of another shard.
-
-    Args:
-        near: ids of pages of the same shard.
-        far: fingerprints of pages of other shards.
-        far_shards: the shard of each.
-    """
-    parts = (near.astype("<u4", copy=False), far.astype("<u8", copy=False), far_shards.astype("<u2", copy=False))
-    return len(near).to_bytes(COUNT_BYTES, "little") + b"".join(part.tobytes() for part in parts)
-
-
 def unpack_links(packed: bytes) -> tuple[Uint32s, Uint64s, Uint16s]:
-    """Deserialise links packed by `pack_links`.
+    """Deserialise the links of a page as earlier versions stored them; return near ids, far fingerprints, far shards.
+
+    It has 4 bytes with the number of near links, 4 for each page of its shard, 10 for each page of another shard.
 
     Raises:
         ValueError: the bytes are not packed links.

@@ -53,13 +53,9 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Bools, Float64s, Int64s
 from opic.errors import BadInput
-
-Int64s = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 POLICIES: Final = ("static", "interpolation", "fixed", "variable", "improved")
 IMPROVED_MEASURES_MIN: Final = 3  # Minimum in the window; with fewer, variable over 3 measures (the paper's "say 3").
@@ -120,7 +116,7 @@ def warm(policy: str, past: Past, window: float) -> bool:
     return past.now >= (WARM_ROUNDS * _cash_total(past) if past.all_at_once else WARM_WINDOWS * window)
 
 
-def estimate(policy: str, past: Past, window: float, measures: int) -> Floats:
+def estimate(policy: str, past: Past, window: float, measures: int) -> Float64s:
     """Estimate the importance of pages.
 
     Args:
@@ -145,7 +141,7 @@ def estimate(policy: str, past: Past, window: float, measures: int) -> Floats:
     return shares(rates(policy, past, window, measures), past.live)
 
 
-def rates(policy: str, past: Past, window: float, measures: int) -> Floats:
+def rates(policy: str, past: Past, window: float, measures: int) -> Float64s:
     """Return the rate of each page, grains received per grain of the clock, 0 for pages that are not live.
 
     Arguments are those of `estimate`.
@@ -156,7 +152,7 @@ def rates(policy: str, past: Past, window: float, measures: int) -> Floats:
     return found
 
 
-def shares(rates: Floats, live: Bools) -> Floats:
+def shares(rates: Float64s, live: Bools) -> Float64s:
     """Return each page's share of the sum of all rates; equal shares for all live pages if nothing flowed."""
     total = float(rates.sum())
     if total > 0:
@@ -203,11 +199,7 @@ def reason(policy: str, past: Past, window: float, measures: int, page: int) -> 
         k = IMPROVED_MEASURES_MIN
         policy = "fixed" if inside >= k else "variable"
     if policy == "interpolation" and kept and warm(policy, past, window):
-        _, average = _averages(one, window)
-        gap = one.now - int(average.clock[0])
-        if gap < min(window, max(one.now + _cash_total(one), 1)):
-            return Reason("interpolation", "h / W", {"h": float(average.history[0]), "W": float(average.width[0])})
-        return Reason("interpolation", "C / (G - g)", {"C": int(one.cash[0]), "G": one.now, "g": one.now - gap})
+        return _interpolation_reason(one, window)
     count = 0
     if policy == "fixed" and kept:
         spent = int(one.spent[kept - inside :].sum())
@@ -224,6 +216,14 @@ def reason(policy: str, past: Past, window: float, measures: int, page: int) -> 
         return Reason("whole life", "(H + C) / (G + U)", numbers)
     default = float(rates(asked, past, window, measures)[page] - max(_whole_life(one)[0], 0))
     return Reason("whole life", "(H + C) / (G + U) + D", {**numbers, "D": default})
+
+
+def _interpolation_reason(one: Past, window: float) -> Reason:
+    _, average = _averages(one, window)
+    gap = one.now - int(average.clock[0])
+    if gap < min(window, max(one.now + _cash_total(one), 1)):
+        return Reason("interpolation", "h / W", {"h": float(average.history[0]), "W": float(average.width[0])})
+    return Reason("interpolation", "C / (G - g)", {"C": int(one.cash[0]), "G": one.now, "g": one.now - gap})
 
 
 def _alone(past: Past, page: int) -> Past:
@@ -243,7 +243,7 @@ def _alone(past: Past, page: int) -> Past:
     )
 
 
-def _rates(policy: str, past: Past, window: float, measures: int) -> Floats:
+def _rates(policy: str, past: Past, window: float, measures: int) -> Float64s:
     if policy == "fixed":
         return _fixed(past, window)
     if policy == "variable":
@@ -256,7 +256,7 @@ def _rates(policy: str, past: Past, window: float, measures: int) -> Floats:
     return _whole_life(past)
 
 
-def _give_defaults(past: Past, rates: Floats) -> None:
+def _give_defaults(past: Past, rates: Float64s) -> None:
     """Add the mean rate of pages introduced recently to the rates of pages never read."""
     read = (np.diff(past.starts) > 0) | (past.history > 0)
     parts = [part for part in _by_shard(past, read & past.live) if len(part)]
@@ -272,11 +272,11 @@ def _by_shard(past: Past, chosen: Bools) -> list[Int64s]:
     return [a + np.flatnonzero(chosen[a:b]) for a, b in pairwise(past.shards.tolist())]
 
 
-def _whole_life(past: Past) -> Floats:
+def _whole_life(past: Past) -> Float64s:
     return (past.history + past.cash) / max(past.now + _cash_total(past), 1)
 
 
-def _fixed(past: Past, window: float) -> Floats:
+def _fixed(past: Past, window: float) -> Float64s:
     ends, inside = past.starts[1:], _in_window(past, window)
     sums = _sums(past)
     rates = (sums[ends] - sums[ends - inside]) / (min(window, past.now) or 1)
@@ -286,12 +286,12 @@ def _fixed(past: Past, window: float) -> Floats:
     return np.where(kept == 0, _whole_life(past), rates)
 
 
-def _variable(past: Past, measures: int) -> Floats:
+def _variable(past: Past, measures: int) -> Float64s:
     kept = np.diff(past.starts)
     return _since(past, np.where(kept >= measures, measures, 0))
 
 
-def _since(past: Past, counts: Int64s) -> Floats:
+def _since(past: Past, counts: Int64s) -> Float64s:
     """Return each page's rate since the first of its last `counts` measures; if no time has passed, whole life."""
     rates = _whole_life(past)
     at = np.flatnonzero(counts >= 2)
@@ -304,7 +304,7 @@ def _since(past: Past, counts: Int64s) -> Floats:
     return rates
 
 
-def _interpolation(past: Past, window: float) -> Floats:
+def _interpolation(past: Past, window: float) -> Float64s:
     rates = _whole_life(past)
     page, average = _averages(past, window)
     gap = past.now - average.clock
@@ -341,11 +341,11 @@ def _averages(past: Past, window: float) -> "tuple[Int64s, _Average]":
 class _Average:
     """What pages received in the window before their last read, interpolated: grains, clock and width of the window."""
 
-    history: Floats
+    history: Float64s
     clock: Int64s
-    width: Floats
+    width: Float64s
 
-    def read(self, clock: Int64s, cash: Int64s, width: Floats) -> None:
+    def read(self, clock: Int64s, cash: Int64s, width: Float64s) -> None:
         """Apply a read of the first pages, at `clock` with `cash`, when the window is `width`."""
         head = slice(len(clock))
         gap = (clock - self.clock[head]).astype(np.float64)
@@ -354,7 +354,7 @@ class _Average:
         self.clock[head], self.width[head] = clock, width
 
 
-def _ramp(past: Past, window: float, clock: Int64s) -> Floats:
+def _ramp(past: Past, window: float, clock: Int64s) -> Float64s:
     """Return the width of the window at each clock: what was asked for, or as much of the past as counts until then."""
     at_most = (clock + _cash_total(past)) / (RAMP if past.all_at_once or past.anchors is not None else 1)
     return np.minimum(window, np.maximum(at_most, 1.0))

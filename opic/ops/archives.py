@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from opic.errors import BadEvent, BadInput
-from opic.model.events import check_event, encode_crawl_event
+from opic.model.event_checks import check_event
+from opic.model.events import encode_crawl_event
 from opic.ops.archive_events import ArchiveEvents
 from opic.ops.archive_records import ArchiveDamaged, Position
 from opic.ops.feeder import Feeder

@@ -26,14 +26,8 @@ import numpy.typing as npt
 from opic.errors import BadEvent, BadFraming, BadInput, BadUrl, DiskFull
 from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest.msgpack_values import cut_stream, is_map
-from opic.model.events import (
-    CrawlEvent,
-    EventLimits,
-    check_event,
-    decode_any_event,
-    decode_crawl_event,
-    encode_crawl_event,
-)
+from opic.model.event_checks import check_event
+from opic.model.events import CrawlEvent, EventLimits, decode_any_event, decode_crawl_event, encode_crawl_event
 from opic.ops.feeder import Feeder, Progress, Target
 from opic.settings import Settings
 from opic.urls.canonical import canonical_url, shown

@@ -17,9 +17,10 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Uint32s
 from opic.errors import LinksTooLarge, NotKept, ScanBroken, StoreUnavailable
 from opic.graph.known_graph import ROWS_MAX
-from opic.graph.link_pool import UNKNOWN_PAGE, LinkPool, Uint32s
+from opic.graph.link_pool import UNKNOWN_PAGE, LinkPool
 from opic.model.page_links import PageLinks
 from opic.query.crawl_numbers import PAGES_MAX, CrawlNumbers
 from opic.query.link_scores import NO_LINKS, InLinkCounts, LinkScores, score_pages

@@ -14,7 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.graph.link_pool import LinkPool, Uint32s, grown
+from opic.arrays import Uint32s
+from opic.graph.link_pool import LinkPool, grown
 
 Int64s = NDArray[np.int64]
 NO_LINKS: Final = np.zeros(0, np.uint32)

@@ -3,11 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Int64s
 from opic.model.books import BooksAudit
 from opic.model.cash import CLASS_BITS, CLASSES_MAX, Flag
 from opic.replica.replica import Replica, held
-
-Int64s = NDArray[np.int64]
 
 
 def audit_replica(replica: Replica, minted: int) -> BooksAudit:

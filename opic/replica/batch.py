@@ -9,36 +9,37 @@ batch. A batch does not change the replica: `Replica.apply` does, given the effe
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Int64s
 from opic.errors import BadInput, OutOfOrder
-from opic.model.books import Books, pool_floor
-from opic.model.cash import CLASS_BITS, DAY_US, FORGOTTEN, MILLION, ROUND_BITS, Flag, gone_until_us, split
-from opic.model.classes import NO_ROOM, NO_WEIGHTS, WeightClasses
+from opic.model.books import Books
+from opic.model.cash import CLASS_BITS, DAY_US, MILLION, ROUND_BITS, Flag, split
+from opic.model.classes import WeightClasses
 from opic.model.events import CheckedEvent, Outcome, Record
 from opic.model.series import ENTRY_ROUNDS, ENTRY_US, Entry
 from opic.model.transfer import NO_NUMBERS, Transfer
-from opic.replica.batch_page import BatchPage, batch_pages
-from opic.replica.depth_changes import depth_changes
+from opic.replica.batch_page import Amounts, BatchPage, batch_pages
 from opic.replica.effect import NO_DIGEST, Effect, entry_digest, links_digest, pack_bits
 from opic.replica.inputs import Input
-from opic.replica.offer_changes import offer_changes
+from opic.replica.note_changes import depth_changes, offer_changes, status_changes
 from opic.replica.page_lookup import Context, PageLookup, distinct
 from opic.replica.shown_links import FIRST, OTHER, SAME
-from opic.replica.status_changes import status_changes
+from opic.replica.state_changes import StateChanges
 from opic.replica.trust_changes import TrustChanges
 
-Int64s = NDArray[np.int64]
-Uint64s = NDArray[np.uint64]
 # Gives a journal record of 40 to 60 kB: smaller records cost more per event, larger ones block the server.
 LINKS_A_BATCH_MAX: Final = 8_000
 # Total size of the input records: a few thousand long URLs, or dead letters, which are stored unchanged.
 BYTES_A_BATCH_MAX: Final = 1 << 20
 NEVER: Final = 1 << 63
 READ: Final = Outcome.READ
+READ_COLUMNS: Final = (  # Of the effect: the first values of each read.
+    ("read_page", np.uint32), ("read_cash", np.int64), ("read_share", np.int64), ("read_at_us", np.int64),
+    ("read_digest", np.uint64), ("read_links", np.uint32),
+)  # fmt: skip
 OPEN, GONE, KNOWN, EXCLUDED, TAGGED = map(int, (Flag.OPEN, Flag.GONE, Flag.KNOWN, Flag.EXCLUDED, Flag.TAGGED))
 
 
@@ -96,15 +97,11 @@ class Batch:
         self.repeats = [bool(item.record.call) and self._repeats(item.record, seen) for item in self.inputs]
         self.books, self.entry = copy(self.replica.books), self.replica.series[-1] if self.replica.series else None
         self.entries: list[bytes] = []
-        self.classes, self.defined = self.replica.classes, False
         self.grants, self.placed = 0, b""  # Grains granted to every page of the other shards; classes for them.
         self.taken: dict[int, bytes] = {}
-        self.moved_page, self.moved = list[Int64s](), list[Int64s]()
-        # One tuple per read: page, cash, share, fetch time, digest, number of links in this shard, event, relation to
-        # the read before.
+        self.moved, self.inflow = Amounts(), Amounts()  # By other ways than reads.
+        # One tuple per read: READ_COLUMNS, its event, its relation to the read before.
         self.reads: list[tuple[int, int, int, int, int, int, int, int]] = []
-        self.inflow_page, self.inflow = list[Int64s](), list[Int64s]()
-        self.gone: dict[int, BatchPage] = {}
         self.far_sent: list[Int64s] = []  # Per read: the remote pages that it links to,
         # and what each of them is owed: grains, fetch time, nearness, the domain it comes from; then their number.
         self.far_owed: list[tuple[int, int, int, int, int]] = []
@@ -112,7 +109,7 @@ class Batch:
         self.named = PageLookup(self.context, self.events, self.repeats)
         self.depths = depth_changes(self.replica.depths, self.named, self.events, given=self.gives_depth)
         self.offers = offer_changes(self.replica.offers, self.named, self.events)
-        self.metas, self.again = dict[int, bytes](), dict[int, str]()
+        self.metas: dict[int, bytes] = {}
         self._hold(self.named.event_of)
         self._await_entry()
         try:
@@ -146,7 +143,6 @@ class Batch:
         named += [page for e in self.events for page in range(*e.ids) if page < self.named.first]
         ids = distinct(np.concatenate((np.array(named, np.int64), gone)))
         self.held = batch_pages(self.replica, ids)
-        self.state_before = {page.id: page.state for page in self.held.values()}
         mark = self.context.marks(self.named.first + len(self.named.new_urls))
         mark[ids] = True
         held = mark[self.named.links]
@@ -157,16 +153,7 @@ class Batch:
         self.still = ~held
         self.open_links = np.bincount(event_of[((state & OPEN) != 0) & ~held], minlength=count).tolist()
         self.link_states = state
-        # The held pages that become known, by the event that makes them known.
-        news = ids[ids >= self.named.first]
-        self.new_held: dict[int, list[BatchPage]] = {}
-        if len(news):
-            known_after = np.cumsum(self.named.new_by_event)
-            events = np.searchsorted(known_after, news - self.named.first, side="right").tolist()
-            for page, at in zip(news.tolist(), events, strict=True):
-                self.new_held.setdefault(at, []).append(self.held[page])
-        self.known_so_far = self.named.first
-        self.new_states = np.zeros(len(self.named.new_urls), np.uint8)
+        self.states = StateChanges(self.context, self.named, self.books, self.held, self.moved)
 
     # One record at a time. Each method corresponds to one of opic.model.ledger.
 
@@ -209,18 +196,18 @@ class Batch:
         books, outcome, page = self.books, event.outcome, self.held[self.named.own[place]]
         new = self.named.new_by_event[place]
         if not page.state:
-            self._know(place, 1)
+            self.states.know(place, 1)
             new -= 1
         elif not page.state & KNOWN:
-            self._come_back(page)
-        if event.tags and self.classes:
-            self._classify(page, event.url, event.tags)
+            self.states.come_back(page)
+        if event.tags and self.states.classes:
+            self.states.classify(page, event.url, event.tags)
         if event.meta is not None:
             self.metas[page.id] = event.meta
         if outcome is READ:
             self._read(page, event, place, new)
         elif outcome is Outcome.GONE:
-            self._go_away(page, event.at_us)
+            self.states.go_away(page, event.at_us)
         elif outcome is Outcome.EXCLUDED:
             page.state |= EXCLUDED
             books.exclusions += 1
@@ -235,13 +222,13 @@ class Batch:
         books, outcome = self.books, event.outcome
         if outcome is Outcome.SEEDS:
             books.seeds += len(event.seeds)
-            self._know(place, self.named.new_by_event[place])
+            self.states.know(place, self.named.new_by_event[place])
             seeds = self.named.seeds.get(place, ())
             if event.trust is not None:
                 self.trust.give(event.trust, seeds, len(self.reads))
             for number in seeds:
                 if (seed := self.held.get(number)) is not None:
-                    self._come_back(seed)
+                    self.states.come_back(seed)
                     seed.state &= ~EXCLUDED
                 if event.meta is not None:
                     self.metas[number] = event.meta
@@ -251,8 +238,8 @@ class Batch:
             known = {number: page for number, page in sorted(self.held.items()) if page.state & KNOWN}
             urls = self.context.urls_of(list(known))
             for number, page in known.items():
-                if not (page.state & TAGGED and self.classes.has_tags(page.slot)):
-                    self._classify(page, urls[number])
+                if not (page.state & TAGGED and self.states.classes.has_tags(page.slot)):
+                    self.states.classify(page, urls[number])
         elif outcome is Outcome.FORGET:
             self._forget()
         elif outcome is Outcome.DEAD:
@@ -270,45 +257,36 @@ class Batch:
         self.letters += (reason, one.partition, str(one.record.offset), one.record.value)
 
     def _define(self, one: Input, event: CheckedEvent) -> None:
-        if event.placed is not None:
-            if event.placed.version != self.classes.version + 1:
-                raise OutOfOrder("another worker defined classes first")
-            self.placed = event.placed.pack()
-            return self._place(event.placed)
-        try:
-            if self.rules.continuous:
-                raise BadInput(NO_WEIGHTS)
-            classes = self.classes.redefined(event.classes, self.books.known_by)
-            if not self.books.reweigh(classes.extra()):
-                raise BadInput(NO_ROOM)
-            self.classes, self.defined = classes, True
-        except BadInput as error:
-            self._refuse(one, str(error))
-        return None
+        if event.placed is None:
+            try:
+                self.states.redefine(event.classes)
+            except BadInput as error:
+                self._refuse(one, str(error))
+            return
+        if event.placed.version != self.states.classes.version + 1:
+            raise OutOfOrder("another worker defined classes first")
+        self.placed = event.placed.pack()
+        self.states.place(event.placed)
 
-    def _place(self, classes: WeightClasses) -> None:
-        """Apply classes that shard 0 decided for all shards."""
-        self.books.reweigh(classes.extra(), surely=True)
-        self.classes, self.defined = classes.taken_by(self.named.first), True
-
-    def _classify(self, page: BatchPage, url: str, tags: Sequence[str] = ()) -> None:
-        slot, tagged = self.classes.slot_of(url, tags)
-        live, opened = not page.state & GONE, bool(page.state & OPEN)
-        floor = pool_floor(self.rules.minted, self.replica.shard, self.context.shards)
-        if slot == page.slot or self.books.reclass(page.slot, slot, live=live, opened=opened, floor=floor):
-            page.state = page.state & ~(CLASS_BITS | TAGGED) | slot | (TAGGED if tagged else 0)
+    def _forget(self) -> None:
+        for number in self.named.forgotten.tolist():
+            self.states.forget(self.held[number])
+            self.metas[number] = b""
+            self.unread.append((number, 0))
+        if trusted := set(self.named.forgotten.tolist()).intersection(self.replica.trust or ()):
+            self.trust.give(0.0, sorted(trusted), 0)
 
     def _read(self, page: BatchPage, event: CheckedEvent, place: int, new: int) -> None:
         """Process the read of a page. `new` of its links lead to pages that become known."""
         books, rules, at_us = self.books, self.rules, event.at_us
         if page.state & GONE:
-            self._come_back(page)
+            self.states.come_back(page)
         if new:
-            self._know(place, new)
+            self.states.know(place, new)
         hits = self.hits.get(place, ())
         for child in hits:
             if child.state & GONE and at_us >= child.gone_until_us:
-                self._come_back(child)
+                self.states.come_back(child)
         start, end = self.named.edges[place], self.named.edges[place + 1]
         far = self.named.far_links[place] if self.named.far_links else NO_NUMBERS
         refused = self.named.refused.get(place, 0)
@@ -322,19 +300,7 @@ class Batch:
         cash = page.v + (books.credit_of(slot) if slot else books.credit)
         gives = cash >= 0 or (state & OPEN and digest == page.digest)
         share, virtual, rounding = split(cash, count if gives else 0, rules.q)
-        again = FIRST
-        if state & OPEN:
-            again = SAME if digest == page.digest else OTHER
-            if digest != page.digest:
-                books.misplace(spent if digest else 0, spent if page.digest else 0)
-            books.open_cash -= cash
-        else:
-            if spent:
-                books.misplace(spent if digest else 0, 0)
-            books.count(slot, opened=1)
-        page.state = (state | OPEN) & ~EXCLUDED
-        page.digest = digest
-
+        again = self._open(page, digest, cash)
         gave = cash if cash > 0 else 0
         books.clock += gave
         books.taken_back += gave - cash
@@ -349,14 +315,34 @@ class Batch:
         if share:
             books.open_cash += share * self.open_links[place]
             for child in hits:
-                child.v += share
-                if child.state & OPEN:
-                    books.open_cash += share
-                elif child.state & GONE:
-                    books.v_gone += share
+                self._deposit(child, share)
         books.refuse(share * refused, abs(share) * refused)
         if len(far):
             self._send(page, far, share, at_us, self.depths.of_links[place] if self.depths.of_links else 0)
+
+    def _open(self, page: BatchPage, digest: int, cash: int) -> int:
+        """Note what a read shows of a page, which spends its cash; return how it relates to the read before."""
+        books, spent = self.books, page.spent
+        before, page.digest = page.digest, digest
+        if page.state & OPEN:
+            books.open_cash -= cash
+            page.state &= ~EXCLUDED
+            if digest == before:
+                return SAME
+            books.misplace(spent if digest else 0, spent if before else 0)
+            return OTHER
+        if spent:
+            books.misplace(spent if digest else 0, 0)
+        books.count(page.slot, opened=1)
+        page.state = (page.state | OPEN) & ~EXCLUDED
+        return FIRST
+
+    def _deposit(self, page: BatchPage, grains: int) -> None:
+        page.v += grains
+        if page.state & OPEN:
+            self.books.open_cash += grains
+        elif page.state & GONE:
+            self.books.v_gone += grains
 
     def _send(self, page: BatchPage, far: Int64s, grains: int, at_us: int, nearness: int) -> None:
         """Pay pages of other shards. A link also makes a page known, so pages that receive nothing are sent too."""
@@ -383,11 +369,11 @@ class Batch:
         books, order = self.books, self.named.order[place]
         grains, inflow, at_us = transfer.grains[order], transfer.inflow[order], transfer.at_us[order]
         if transfer.classes:
-            self._place(WeightClasses.unpack(transfer.classes))
+            self.states.place(WeightClasses.unpack(transfer.classes))
         books.grant_all(transfer.grant)
         start, end = self.named.edges[place], self.named.edges[place + 1]
         pages = self.named.links[start:end]
-        self._know(place, self.named.new_by_event[place])
+        self.states.know(place, self.named.new_by_event[place])
         books.net -= int(transfer.grains.sum())
         refused = np.delete(transfer.grains, order)
         books.refuse(int(refused.sum()), int(np.abs(refused).sum()))
@@ -397,183 +383,69 @@ class Batch:
         for at in np.flatnonzero(~still).tolist():
             page, amount = self.held[int(pages[at])], int(grains[at])
             if page.state & GONE and at_us[at] >= page.gone_until_us:
-                self._come_back(page)
-            page.v += amount
-            if page.state & OPEN:
-                books.open_cash += amount
-            elif page.state & GONE:
-                books.v_gone += amount
-        self.moved_page.append(pages)
-        self.moved.append(grains)
+                self.states.come_back(page)
+            self._deposit(page, amount)
+        self.moved.add(pages, grains)
         across = inflow != 0
         if self.rules.inflow and across.any():
-            self.inflow_page.append(pages[across])
-            self.inflow.append(inflow[across])
-
-    # Changes of a page's state: it becomes known, goes away, comes back.
-
-    def _know(self, place: int, count: int) -> None:
-        """Make the next new pages known."""
-        if not count:
-            return
-        first, self.known_so_far = self.known_so_far, self.known_so_far + count
-        pages = range(first, first + count)
-        held = [page for page in self.new_held.get(place, ()) if page.id in pages]
-        if not self.classes:
-            self.new_states[first - self.named.first : first - self.named.first + count] = KNOWN
-            for page in held:
-                page.state = KNOWN
-            return self._admit(pages, 0, held)
-        by_slot: dict[int, list[int]] = {}
-        for number in pages:
-            slot = self.classes.slot_of(self.named.new_urls[number - self.named.first])[0]
-            self.new_states[number - self.named.first] = KNOWN | slot
-            by_slot.setdefault(slot, []).append(number)
-        for page in held:
-            page.state = int(self.new_states[page.id - self.named.first])
-        for slot, numbers in by_slot.items():
-            self.books.count(slot, known=len(numbers))
-            self._admit(numbers, slot, [page for page in held if page.slot == slot])
-        return None
-
-    def _admit(self, pages: Sequence[int], slot: int, held: Sequence[BatchPage]) -> None:
-        """Count pages as live. `held` are those among them that are objects."""
-        books = self.books
-        books.count(slot, live=len(pages))
-        if not self.rules.continuous:
-            books.pool -= books.credit_of(slot) * len(pages)
-        elif books.credit:
-            self.moved_page.append(np.array(pages, np.int64))
-            self.moved.append(np.full(len(pages), -books.credit))
-            for page in held:
-                page.v -= books.credit
-
-    def _go_away(self, page: BatchPage, at_us: int) -> None:
-        books = self.books
-        books.departures += 1
-        page.times_gone += 1
-        page.gone_until_us = max(page.gone_until_us, gone_until_us(at_us, page.times_gone))
-        self.gone[page.id] = page
-        if page.state & GONE:
-            return
-        slot = page.slot
-        cash = page.v + books.credit_of(slot)
-        if page.state & OPEN:
-            books.count(slot, opened=-1)
-            books.open_cash -= cash
-            books.misplace(0, page.spent if page.digest else 0)
-        page.state = (page.state | GONE) & ~OPEN
-        books.count(slot, live=-1)
-        books.gone += 1
-        if self.rules.continuous:
-            books.pool += cash
-            self.moved_page.append(np.array([page.id], np.int64))
-            self.moved.append(np.array([-page.v], np.int64))
-            page.v = 0
-        else:
-            books.pool += books.credit_of(slot)
-        books.v_gone += page.v
-        books.h_gone += page.spent
-
-    def _come_back(self, page: BatchPage) -> None:
-        if not page.state & GONE:
-            return
-        books = self.books
-        if not page.state & KNOWN:
-            self.again[page.id] = url = self.named.again[page.id]
-            page.state = KNOWN | (self.classes.slot_of(url)[0] if self.classes else 0)
-            books.count(page.slot, known=1)
-            return self._admit((page.id,), page.slot, (page,))
-        page.state &= ~GONE
-        books.gone -= 1
-        books.v_gone -= page.v
-        books.h_gone -= page.spent
-        return self._admit((page.id,), page.slot, (page,))
-
-    def _forget(self) -> None:
-        for number in self.named.forgotten.tolist():
-            page = self.held[number]
-            self.books.forget(page.state, page.v, page.spent, drifts=page.digest != 0)
-            page.state = FORGOTTEN
-            self.metas[number] = b""
-            self.unread.append((number, 0))
-        if trusted := set(self.named.forgotten.tolist()).intersection(self.replica.trust or ()):
-            self.trust.give(0.0, sorted(trusted), 0)
+            self.inflow.add(pages[across], inflow[across])
 
     # The result.
 
     def _finish(self) -> None:
         """Build the effect."""
-        replica = self.replica
+        replica, named = self.replica, self.named
         reads = list(zip(*self.reads, strict=True)) if self.reads else [()] * 8
-        changed = [page for page in self.held.values() if page.state != self.state_before[page.id]]
-        states = self.new_states
-        new = np.arange(len(states)) + self.named.first
-        state_page = np.concatenate((new, np.array([p.id for p in changed], np.int64)))
-        links, across = self._read_links()
-        gone = list(self.gone.values())
-        kept = self.trust.effect_fields(reads[6], self.named.far_links, self.context.far)
-        self._fill_outboxes()
+        outboxes = self._fill_outboxes()
+        moved_page, moved = self.moved.columns()
+        inflow_page, inflow = self.inflow.columns()
         self.effect = Effect(
             lsn=replica.head.lsn + 1,
             previous=replica.head.digest,
             books=self.books,
-            pages=self.named.first + len(self.named.new_urls),
-            host_count=len(replica.hosts) + len(self.named.host_names),
-            first_page=self.named.first,
-            fingerprints=self.named.new_fingerprints,
-            hosts=self.named.new_hosts.astype(np.uint32),
-            read_page=np.array(reads[0], np.uint32),
-            read_cash=np.array(reads[1], np.int64),
-            read_share=np.array(reads[2], np.int64),
-            read_at_us=np.array(reads[3], np.int64),
-            read_digest=np.array(reads[4], np.uint64),
-            read_links=np.array(reads[5], np.uint32),
-            links=links.astype(np.uint32),
-            across=pack_bits(across) if self.rules.inflow else np.empty(0, np.uint8),
-            state_page=state_page.astype(np.uint32),
-            state=np.concatenate((states, np.array([p.state for p in changed], np.uint8))),
-            moved_page=_joined(self.moved_page).astype(np.uint32),
-            moved=_joined(self.moved),
-            inflow_page=_joined(self.inflow_page).astype(np.uint32),
-            inflow=_joined(self.inflow),
-            gone_page=np.array([page.id for page in gone], np.uint32),
-            gone_times=np.array([page.times_gone for page in gone], np.uint32),
-            gone_until_us=np.array([page.gone_until_us for page in gone], np.int64),
+            pages=named.first + len(named.new_urls),
+            host_count=len(replica.hosts) + len(named.host_names),
+            first_page=named.first,
+            fingerprints=named.new_fingerprints,
+            hosts=named.new_hosts.astype(np.uint32),
+            urls=named.new_urls,
+            host_names=named.host_names,
+            moved_page=moved_page,
+            moved=moved,
+            inflow_page=inflow_page,
+            inflow=inflow,
             fetched_page=np.array([page for page, _ in self.unread], np.uint32),
             failed=np.array([failed for _, failed in self.unread], np.uint8),
-            urls=self.named.new_urls,
-            host_names=self.named.host_names,
             entries=self.entries,
-            classes=self.classes.pack() if self.defined else None,
             offsets=self.offsets,
-            sent={
-                to: (number + 1, entry_digest(before, entry)) for to, (number, before, entry) in self.outboxes.items()
-            },
+            sent={to: (number + 1, entry_digest(before, entry)) for to, (number, before, entry) in outboxes.items()},
             taken=self.taken,
             calls=self.calls,
             metas=self.metas,
-            forgotten=self.named.forgotten.astype(np.uint32),
-            again=self.again,
-            depth_page=self.depths.pages,
-            nearness=self.depths.nearness,
-            **status_changes(replica.statuses, self.named, self.events),
-            **kept,
+            forgotten=named.forgotten.astype(np.uint32),
+            **self._read_fields(reads),
+            **self.states.effect_fields(),
+            **self.depths.effect_fields(),
+            **status_changes(replica.statuses, named, self.events),
+            **self.trust.effect_fields(reads[6], named.far_links, self.context.far),
             **self.offers.effect_fields(),
         )
         self.trust.note_new_links(self.effect, reads[7], self.context.shown)
 
-    def _read_links(self) -> tuple[Int64s, "np.ndarray"]:
-        """Return the links of reads only, and a flag for each: it comes from another registered domain."""
-        across = self.named.across if self.rules.inflow else np.empty(0, np.bool_)
-        if len(self.named.links) == sum(read[5] for read in self.reads):
-            return self.named.links, across
-        keep = np.zeros(len(self.named.links), np.bool_)
-        for *_, place, _ in self.reads:
-            keep[self.named.edges[place] : self.named.edges[place + 1]] = True
-        return self.named.links[keep], across[keep] if self.rules.inflow else across
+    def _read_fields(self, reads: Sequence[Sequence[int]]) -> dict[str, Any]:
+        """Return the fields of the effect about reads and their links, and which of these are from other domains."""
+        links, edges = self.named.links, self.named.edges
+        across = self.named.across if self.rules.inflow else None
+        if len(links) != sum(reads[5]):
+            keep = np.zeros(len(links), np.bool_)
+            for place in reads[6]:
+                keep[edges[place] : edges[place + 1]] = True
+            links, across = links[keep], None if across is None else across[keep]
+        fields = {name: np.array(column, dtype) for (name, dtype), column in zip(READ_COLUMNS, reads, strict=False)}
+        packed = np.empty(0, np.uint8) if across is None else pack_bits(across)
+        return {**fields, "links": links.astype(np.uint32), "across": packed}
 
-    def _fill_outboxes(self) -> None:
+    def _fill_outboxes(self) -> dict[int, tuple[int, bytes, bytes]]:
         """Turn the payments to other shards into outbox entries, and clear them from the table."""
         time_us = self.books.time_us
         transfers = self.context.far.paid(self.far_sent, self.far_owed, time_us, inflow=self.rules.inflow)
@@ -584,7 +456,4 @@ class Batch:
         for to, transfer in transfers.items():
             number, before = self.replica.sent.get(to, (0, NO_DIGEST))
             self.outboxes[to] = number, before, transfer.pack()
-
-
-def _joined(parts: Sequence[Int64s]) -> Int64s:
-    return np.concatenate([NO_NUMBERS, *parts])
+        return self.outboxes

@@ -1,14 +1,13 @@
-"""A page that a batch reads, or whose state it may change, as an object while the batch is decided."""
+"""What a batch works with while it is decided: pages that it reads or whose state may change, and amounts of pages."""
 
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Int64s, Uint32s
 from opic.model.cash import CLASS_BITS
+from opic.model.transfer import NO_NUMBERS
 from opic.replica.replica import Replica
-
-Int64s = NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -38,3 +37,20 @@ def batch_pages(replica: Replica, ids: Int64s) -> dict[int, BatchPage]:
         rows.digest[row].tolist(), rows.times_gone[row].tolist(), rows.gone_until_us[row].tolist(), strict=True,
     )  # fmt: skip
     return {page: BatchPage(page, *others) for page, *others in numbers}
+
+
+class Amounts:
+    """Amounts that pages receive, noted part by part; a page may come several times."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._pages, self._amounts = [NO_NUMBERS], [NO_NUMBERS]
+
+    def add(self, pages: Int64s, amounts: Int64s) -> None:
+        """Note the amounts of some pages, (n,) each."""
+        self._pages.append(pages)
+        self._amounts.append(amounts)
+
+    def columns(self) -> tuple[Uint32s, Int64s]:
+        """Return all pages and their amounts, (n,) each."""
+        return np.concatenate(self._pages).astype(np.uint32), np.concatenate(self._amounts)

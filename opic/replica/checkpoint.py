@@ -24,23 +24,26 @@ from typing import Any, Final
 
 import msgpack
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
+from opic.arrays import Bools, Int64s
 from opic.errors import StoreDamaged
 from opic.model.cash import FORGOTTEN
 from opic.model.classes import WeightClasses
+from opic.model.compression import compress, decompress
 from opic.model.series import PACKED, Entry
 from opic.model.trust import pack_weights, unpack_weights
-from opic.replica.effect import ZSTD_LEVEL, Effect, pack_lines, pairs_of, unpack_urls
+from opic.replica.effect import Effect, pack_lines, unpack_urls
 from opic.replica.index import FingerprintIndex
-from opic.replica.replica import ENDED, PAGES_A_BLOCK, Bools, Int64s, Keeping, Replica
+from opic.replica.replica import ENDED, PAGES_A_BLOCK, Keeping, Replica
 
 URLS_A_FIELD: Final = 255
 NAMES_A_FIELD: Final = 1_024
 HISTORIES_BYTES_MAX: Final = 64 << 20  # Per block, uncompressed.
 COLUMN_FIELDS: Final = {"v": "<i8", "f": "<i8", "s": "u1", "p": "<u8", "o": "<u4"}
 DEPTH_FIELD: Final = "<u2"
+TABLES: Final = {"y": "yields", "c": "changes", "a": "statuses", "e": "offers"}
+TABLES_WITH: Final = {"m": ("y", "c", "a"), "e": ("e",)}  # Which of them are written with another field.
 LOADED_FIELDS: Final = ("l", "v", "f", "s", "p", "o", "m", "d", "e", "y", "c", "a")
 Image = Mapping[str, bytes]
 
@@ -79,41 +82,37 @@ def pack_block(replica: Replica, block: int, fields: Iterable[str]) -> dict[str,
     """
     first = block * PAGES_A_BLOCK
     end = min(first + PAGES_A_BLOCK, replica.pages)
-    columns: dict[str, NDArray[Any]] = {
-        "v": replica.columns.v,
-        "f": replica.columns.inflow,
-        "s": replica.columns.state,
-        "o": replica.columns.host,
-    }
+    columns = _columns(replica)
     image = {"l": b"%d" % replica.head.lsn}
-    # A table's field may be absent where all is 0. One that is there, of pages that were forgotten, has to be replaced,
-    # by b"": also once these are known again.
+    # A table's field may be absent where all is 0. One that is there, of pages that were forgotten or whose rows have
+    # become 0 again, has to be replaced, by b"": also once these are known again.
     forgot = replica.books.forgotten > 0
     for name in fields:
         if name == "m":
             rows = replica.columns.row[first:end]
             at = np.flatnonzero(rows)
-            packed = replica.histories.pack(at.astype(np.uint16), rows[at])
-            image["m"] = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(packed)
-            if replica.yields is not None and ((yields := replica.yields.pack(first, end)) or forgot):
-                image["y"] = yields
-            if (changes := replica.changes.pack(first, end)) or forgot:
-                image["c"] = changes
-            if replica.statuses.used:
-                image["a"] = replica.statuses.pack(first, end)
+            image["m"] = compress(replica.histories.pack(at.astype(np.uint16), rows[at]))
         elif name == "p":
             image["p"] = replica.index.fingerprints[first:end].astype("<u8").tobytes()
         elif name == "d":
             if (nearness := replica.depths.of(np.arange(first, end))).any() or forgot:
                 image["d"] = nearness.astype(DEPTH_FIELD).tobytes()
-        elif name == "e":
-            if replica.offers.used:
-                image["e"] = replica.offers.pack(first, end)
         elif name == "u":
             image |= _pack_urls(replica, first, end)
-        else:
+        elif name != "e":
             image[name] = columns[name][first:end].astype(COLUMN_FIELDS[name]).tobytes()
+        for key in TABLES_WITH.get(name, ()):
+            table = getattr(replica, TABLES[key])
+            if table is not None and (table.used or forgot):
+                packed = table.pack(first, end)
+                if packed or forgot or table.RETURNS:
+                    image[key] = packed
     return image
+
+
+def _columns(replica: Replica) -> dict[str, NDArray[Any]]:
+    columns = replica.columns
+    return {"v": columns.v, "f": columns.inflow, "s": columns.state, "o": columns.host}
 
 
 def _pack_urls(replica: Replica, first: int, end: int) -> dict[str, bytes]:
@@ -166,6 +165,7 @@ class Loading:
         self.known_before = effects[0].first_page  # Pages that were known before the first effect.
         self.block_lsn = np.zeros(blocks_of(self.pages), np.int64)  # The LSN of each block.
         self.names_lsn = 0
+        self._fields = {name: of for name, of in COLUMN_FIELDS.items() if name != "f" or replica.rules.inflow}
         self._fingerprints = np.zeros(self.pages, np.uint64)
         replica.columns.reserve(self.pages)
         replica.tail.start(self.known_before)
@@ -179,50 +179,36 @@ class Loading:
         first = block * PAGES_A_BLOCK
         if not image:
             if first < self.known_before:
-                raise StoreDamaged(f"block {block} of the checkpoint is missing: restore a backup")
+                raise _damaged(block, " is missing")
             return
-        lsn, pages = lsn_of(image), len(image.get("s", b""))
-        if lsn > self.effects[-1].lsn:
-            raise StoreDamaged(
-                f"block {block} of the checkpoint is of record {lsn}, but the journal ends at {self.effects[-1].lsn}: "
-                "restore a backup"
-            )
-        wanted = (
-            dict(COLUMN_FIELDS) if self.replica.rules.inflow else {k: v for k, v in COLUMN_FIELDS.items() if k != "f"}
-        )
+        pages = self._checked(block, image)
+        end, columns = first + pages, {**_columns(self.replica), "p": self._fingerprints}
+        for name, dtype in self._fields.items():
+            columns[name][first:end] = np.frombuffer(image[name], dtype)
         if "d" in image:
-            wanted["d"] = DEPTH_FIELD
-        for name, dtype in wanted.items():
-            if len(image.get(name, b"")) != pages * np.dtype(dtype).itemsize or first + pages > self.pages:
-                raise StoreDamaged(
-                    f"block {block} of the checkpoint: column {name} has a wrong length: restore a backup"
-                )
-        if pages < min(PAGES_A_BLOCK, self.known_before - first):
-            raise StoreDamaged(f"block {block} of the checkpoint lacks pages: restore a backup")
-        end, columns = first + pages, self.replica.columns
-        for name, column in (("v", columns.v), ("f", columns.inflow), ("s", columns.state), ("o", columns.host)):
-            if name in wanted:
-                column[first:end] = np.frombuffer(image[name], COLUMN_FIELDS[name])
-        self._fingerprints[first:end] = np.frombuffer(image["p"], "<u8")
-        if "d" in image:
-            self.replica.depths.put(np.arange(first, end), np.frombuffer(image["d"], DEPTH_FIELD), None)
+            self.replica.depths.put(np.arange(first, end), np.frombuffer(image["d"], DEPTH_FIELD), undo=None)
         try:
-            packed = zstandard.ZstdDecompressor().decompress(image["m"], max_output_size=HISTORIES_BYTES_MAX)
-            offsets, rows = self.replica.histories.unpack(packed)
-            columns.row[first + offsets.astype(np.int64)] = rows
-            if image.get("y") and self.replica.yields is not None:
-                self.replica.yields.unpack(first, pages, image["y"])
-            if image.get("c"):
-                self.replica.changes.unpack(first, pages, image["c"])
-            if image.get("e"):
-                self.replica.offers.unpack(first, pages, image["e"])
-            if image.get("a"):
-                self.replica.statuses.unpack(first, pages, image["a"])
-        except (zstandard.ZstdError, ValueError, KeyError, IndexError) as error:
-            raise StoreDamaged(
-                f"block {block} of the checkpoint: histories are damaged ({error}): restore a backup"
-            ) from error
-        self.block_lsn[block] = lsn
+            offsets, rows = self.replica.histories.unpack(decompress(image["m"], HISTORIES_BYTES_MAX))
+            self.replica.columns.row[first + offsets.astype(np.int64)] = rows
+            for key, name in TABLES.items():
+                if image.get(key) and (table := getattr(self.replica, name)) is not None:
+                    table.unpack(first, pages, image[key])
+        except (ValueError, KeyError, IndexError) as error:
+            raise _damaged(block, f": histories are damaged ({error})") from error
+        self.block_lsn[block] = lsn_of(image)
+
+    def _checked(self, block: int, image: Image) -> int:
+        """Return how many pages a block has, which is neither too new nor too short."""
+        first, lsn, pages = block * PAGES_A_BLOCK, lsn_of(image), len(image.get("s", b""))
+        if lsn > self.effects[-1].lsn:
+            raise _damaged(block, f" is of record {lsn}, but the journal ends at {self.effects[-1].lsn}")
+        depths = {"d": DEPTH_FIELD} if "d" in image else {}
+        for name, dtype in (self._fields | depths).items():
+            if len(image.get(name, b"")) != pages * np.dtype(dtype).itemsize or first + pages > self.pages:
+                raise _damaged(block, f": column {name} has a wrong length")
+        if pages < min(PAGES_A_BLOCK, self.known_before - first):
+            raise _damaged(block, " lacks pages")
+        return pages
 
     def take_names(self, image: Image) -> None:
         """Load the block of names: everything that is not per page."""
@@ -243,8 +229,7 @@ class Loading:
                 if replica.keeping.since == ENDED:
                     replica.trust = None
             if "sent" in image:
-                sent, taken = msgpack.unpackb(image["sent"], strict_map_key=False)
-                replica.sent, replica.taken = pairs_of(sent), dict(taken)
+                replica.sent, replica.taken = map(dict, msgpack.unpackb(image["sent"], use_list=False))
         except Exception as error:
             raise StoreDamaged(f"the block of names is damaged ({error}): restore a backup") from error
         self.names_lsn = lsn_of(image)
@@ -271,6 +256,10 @@ class Loading:
         replica.index = FingerprintIndex.of(self._fingerprints)
         for listener in replica.load_listeners:
             listener(self)
+
+
+def _damaged(block: int, what: str) -> StoreDamaged:
+    return StoreDamaged(f"block {block} of the checkpoint{what}: restore a backup")
 
 
 class _Due:

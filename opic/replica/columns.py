@@ -10,6 +10,13 @@ from opic.memory import lazy_zeros
 ROWS_MIN: Final = 1_024
 
 
+def grown(column: NDArray[Any], rows: int) -> NDArray[Any]:
+    """Return a copy of a column with room for `rows` rows and more; those past the old ones are zero."""
+    larger = lazy_zeros(max(ROWS_MIN, 2 * len(column), rows), column.dtype)
+    larger[: len(column)] = column
+    return larger
+
+
 class Growing:
     """Columns of equal length, which grow by doubling. A subclass names them. Rows past those in use are zero."""
 
@@ -22,14 +29,9 @@ class Growing:
 
     def reserve(self, rows: int) -> None:
         """Make room for `rows` rows. This may replace the arrays; references to the old ones then go stale."""
-        capacity = len(getattr(self, self.COLUMNS[0][0]))
-        if rows <= capacity:
-            return
-        size = max(ROWS_MIN, 2 * capacity, rows)
-        for name, dtype in self.COLUMNS:
-            old, new = getattr(self, name), lazy_zeros(size, dtype)
-            new[:capacity] = old
-            setattr(self, name, new)
+        if rows > len(getattr(self, self.COLUMNS[0][0])):
+            for name, _ in self.COLUMNS:
+                setattr(self, name, grown(getattr(self, name), rows))
 
     def clear_rows(self, first: int, end: int) -> None:
         """Set rows to zero."""

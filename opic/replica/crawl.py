@@ -9,7 +9,7 @@ what that thread saw a moment ago: see `recent`.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,27 +18,24 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.errors import StoreDamaged, StoreError, StoreMismatch, StoreUnavailable, UrlMissing
+from opic.arrays import Int64s
+from opic.errors import StoreDamaged, StoreError, StoreUnavailable, UrlMissing
 from opic.model.books import Books, BooksAudit
 from opic.model.cash import FORGOTTEN
-from opic.model.crawl_books import payout_due
 from opic.model.ledger_page import LedgerPage
-from opic.model.transfer import source_of
 from opic.replica.crawl_audit import CrawlAudit
+from opic.replica.crawl_shards import CrawlShards
 from opic.replica.effect import Head
 from opic.replica.fingerprints import Fingerprints
 from opic.replica.follow import Follower, catch_up
 from opic.replica.histories import Measures
 from opic.replica.replica import Replica
 from opic.replica.urls import read_urls_of_many
-from opic.store.connection import Client, store_errors
-from opic.store.durability import Durability
-from opic.store.shard import Shard, books_of
+from opic.store.shard import Shard
 from opic.urls.canonical import host_of, shard_of
 
 log = logging.getLogger("opic.replica")
 
-Int64s = NDArray[np.int64]
 T = TypeVar("T")
 # Interval at which the background thread catches up: some hundred kilobytes of journal at full speed.
 FOLLOW_SECONDS: Final = 0.1
@@ -86,13 +83,12 @@ class Rows:
     nearness: Int64s  # See `opic.model.page_notes`; 0 where the depth is unknown.
 
 
-class Crawl:
-    """The open shards of one crawl, in order. All pages of a host are in one shard."""
+class Crawl(CrawlShards):
+    """The open shards of one crawl, with a replica of each."""
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         """Use `open` instead: it checks that the store matches."""
-        self.shards = tuple(shards)
-        self.client, self.rules = shards[0].client, shards[0].rules
+        super().__init__(shards)
         self.replicas = [Replica(shard.rules, shard.number, yields=shard.yields) for shard in self.shards]
         self._followers = [
             Follower(shard.client, shard.keys, replica)
@@ -110,56 +106,6 @@ class Crawl:
         self._question_at = float("-inf")  # When `recent` was last called on a large crawl.
         self._done = threading.Event()
         self._keeper: threading.Thread | None = None
-
-    def __len__(self) -> int:
-        """Count the shards."""
-        return len(self.shards)
-
-    @classmethod
-    def open(
-        cls,
-        client: Client,
-        name: str = "default",
-        given: Mapping[str, int | bool | str] | None = None,
-        *,
-        create: bool = True,
-        shards: int = 1,
-        durability: Durability | None = None,
-        yields: bool = True,
-        keep_links: bool | None = None,
-    ) -> "Crawl":
-        """Open all shards of a crawl, creating them if they do not exist.
-
-        Args:
-            client: a client of a server or of a cluster.
-            name: the name of the crawl.
-            given: rules that the user set explicitly, as in SETTING_OF; the others are read from the store.
-            create: create a missing crawl; if False, a missing crawl is an error.
-            shards: number of shards of a new crawl, unless `given` sets it.
-            durability: what must hold before an offset counts as durable; if None, whatever the server does.
-            yields: keep what reads of each page have discovered, see `opic.replica.page_yields`.
-            keep_links: keep the links of each page that is read from now on, see `opic.query.kept_links`; False ends
-                that, and None goes on as the crawl does.
-
-        Raises:
-            StoreMismatch: the store has another format version or other rules, or a shard is missing.
-            StoreError: the server can't keep the books, or the crawl does not exist.
-        """
-        first = Shard.open(client, name, given, create=create, shards=shards)
-        others = [Shard.beside(first, number) for number in range(1, first.shards)]
-        for shard in (first, *others):
-            shard.durability, shard.yields = durability or Durability(), yields
-            shard.keep_links = keep_links
-        for other in others:
-            if other.restored != first.restored:
-                raise StoreMismatch(
-                    f"shard {other.number} was restored from backup {other.restored or 'none'}, shard 0 from "
-                    f"{first.restored or 'none'}: they do not match; restore all shards from one backup"
-                )
-        if others:
-            with store_errors():
-                client.hset(first.keys.meta, "whole", 1)  # From now on a missing shard means lost data.
-        return cls([first, *others])
 
     # Following the journals.
 
@@ -305,10 +251,6 @@ class Crawl:
 
     # Pages.
 
-    def shard_of(self, url: str) -> Shard:
-        """Return the shard of the page with a canonical URL."""
-        return self.shards[shard_of(host_of(url), len(self))]
-
     def ids_of(self, urls: Sequence[str]) -> list[Place | None]:
         """Return the place of each page, given canonical URLs; None for an unknown page."""
         self.follow()
@@ -426,11 +368,6 @@ class Crawl:
         urls = read_urls_of_many(self.client, [(self.shards[shard].keys, self.replicas[shard], ids)])[0]
         return [urls[i] for i in ids]
 
-    def metas_of(self, shard: int, ids: Sequence[int]) -> list[bytes]:
-        """Return the packed metadata of pages of a shard, b"" where there is none, as it is in the store now."""
-        (found,) = self.ask([["HMGET", self.shards[shard].keys.page_meta, *ids]])
-        return [meta or b"" for meta in found]
-
     def page(self, url: str) -> LedgerPage | None:
         """Return a page in the ledger's form, or None if it is unknown."""
 
@@ -476,68 +413,7 @@ class Crawl:
                 found += [page] if page.state != FORGOTTEN else []
         return found
 
-    # Totals, read from the store directly: they need no replica.
-
-    def home(self, partition: str) -> Shard:
-        """Return the shard that stores a partition's resume point."""
-        return self.shards[shard_of(partition, len(self))]
-
-    def resume(self, partition: str) -> int:
-        """Return the offset from which to read a partition: all records below it have taken effect."""
-        if len(self) == 1:
-            return self.shards[0].next_offset(partition)
-        home = self.home(partition)
-        return home.offset_in(home.keys.resume, partition)
-
-    def era(self) -> bytes:
-        """Return the era of the crawl, in which offsets and page ids are valid: each restored backup begins one."""
-        with store_errors():
-            return self.client.hget(self.shards[0].keys.meta, "era") or b""
-
-    def ask(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """Send commands in one pipeline, each to the shard that its keys name; return the replies in order."""
-        with store_errors():
-            if len(commands) == 1:
-                return [self.client.execute_command(*commands[0])]
-            with self.client.pipeline(transaction=False) as pipe:
-                for command in commands:
-                    pipe.execute_command(*command)
-                answers: list[Any] = pipe.execute()
-        return answers
-
-    def books(self) -> list[Books]:
-        """Return the books of each shard."""
-        return [books_of(stored) for stored in self.ask([["HGETALL", shard.keys.books] for shard in self.shards])]
-
-    def totals(self) -> Books:
-        """Return the books of the whole crawl."""
-        return Books.merged(self.books(), self.rules)
-
-    def waiting(self) -> int:
-        """Return the number of entries in all outboxes that were sent but not yet taken by the receiving shard."""
-        if len(self) == 1:
-            return 0
-        both = [["HGETALL", key] for shard in self.shards for key in (shard.keys.offsets, shard.keys.sent)]
-        answers = self.ask(both)
-        # `taken` is read before `sent`: an entry sent in between counts as waiting, and taken never exceeds sent.
-        taken, sent = answers[::2], answers[1::2]
-        return sum(
-            max(int(count) - int(taken[int(to)].get(source_of(of).encode(), 0)), 0)
-            for of, counts in enumerate(sent)
-            for to, count in counts.items()
-        )
-
-    def undelivered(self) -> int:
-        """Return the work left for `Writer.deliver`: entries in outboxes; if there are none, 1 if a grant is due.
-
-        Once the result is 0, it stays 0 until another record takes effect.
-        """
-        if len(self) == 1:
-            return 0
-        if waiting := self.waiting():
-            return waiting
-        books = self.books()  # Read after the outboxes: a grant decided in between is visible in the credits.
-        return int(len({part.credit for part in books}) > 1 or payout_due(books, self.rules) > 0)
+    # All shards.
 
     def audit(self) -> tuple[BooksAudit, list[BooksAudit]]:
         """Recount the books of the whole crawl and of each shard; return both. Each shard is read at one LSN."""

@@ -19,7 +19,8 @@ The digest of an effect is a hash of its bytes, which include the digest of the 
 digest) identifies one history, whoever wrote it.
 """
 
-import threading
+# ruff: noqa: RUF009 - `_column` describes a field of a dataclass, as `field` does.
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from hashlib import blake2b
@@ -28,22 +29,14 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 import numpy as np
-import zstandard
-from numpy.typing import NDArray
 
+from opic.arrays import Bools, Float64s, Int64s, Uint8s, Uint16s, Uint32s, Uint64s
 from opic.errors import StoreDamaged
 from opic.model.books import BY_CLASS, SCALARS, Books
 from opic.model.cash import CLASSES_MAX
+from opic.model.compression import compress, decompress
 from opic.model.page_links import NO_LINKS, PageLinks
 from opic.model.trust import pack_weights, unpack_weights
-
-Int64s = NDArray[np.int64]
-Uint64s = NDArray[np.uint64]
-Uint32s = NDArray[np.uint32]
-Uint16s = NDArray[np.uint16]
-Bytes = NDArray[np.uint8]
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 
 MAGIC: Final = b"OPIJ"
 VERSION: Final = 8
@@ -54,7 +47,6 @@ OFFERS_VERSION: Final = 7  # Of records that change when pages are offered.
 VERSIONS_READ: Final = (1, 2, 3, USUAL_VERSION, LINKS_VERSION, COUNT_VERSION, OFFERS_VERSION, VERSION)
 DIGEST_BYTES: Final = 8
 LINKS_DIGEST_BYTES: Final = 6
-ZSTD_LEVEL: Final = 1
 TAIL_BYTES_MAX: Final = 1 << 30  # URLs, uncompressed.
 NO_DIGEST: Final = bytes(DIGEST_BYTES)
 ENDS, BY_SETTING = 1, 2  # Flags of the rarely used field `b`.
@@ -67,32 +59,12 @@ TOTALS_OF: Final = (  # By version.
     | {VERSION: TOTALS}
 )
 
-# Name and type of each section. Reads are in the order of the log; the links of each read increase.
-SECTIONS: Final = (
-    ("fingerprints", "<u8"),  # Fingerprints of new pages.
-    ("hosts", "<u4"),  # Host numbers of new pages.
-    ("read_page", "<u4"),
-    ("read_cash", "<i8"),  # Cash that the page spent; negative if it owed.
-    ("read_share", "<i8"),  # Cash that each link received.
-    ("read_at_us", "<i8"),  # Time of the fetch.
-    ("read_digest", "<u8"),  # Digest of the page's links.
-    ("read_links", "<u4"),  # Number of links to pages of this shard.
-    ("links", "<u4"),
-    ("across", "u1"),  # One bit per link: it comes from another registered domain.
-    ("state_page", "<u4"),
-    ("state", "u1"),
-    ("moved_page", "<u4"),  # Other changes of v: deposits from other shards, payouts to new pages.
-    ("moved", "<i8"),
-    ("inflow_page", "<u4"),
-    ("inflow", "<i8"),
-    ("gone_page", "<u4"),
-    ("gone_times", "<u4"),
-    ("gone_until_us", "<i8"),
-    ("fetched_page", "<u4"),  # Pages whose fetch was not a read.
-    ("failed", "u1"),
-)
-OFFERS: Final = (("offer_page", "<u4"), ("failures", "u1"), ("not_before_us", "<i8"), ("priority", "<f8"))  # In `p`.
-HEADER: Final = Struct(f"<4sHHQ{DIGEST_BYTES}sQQQ{len(SECTIONS)}III")
+Columns = tuple[tuple[str, str], ...]
+# The rarely used fields by their keys: values as they are, and mappings as lists of pairs. Arrays and others are packed
+# otherwise: offsets (`o`), classes (`c`), metadata (`m`), forgotten pages (`f`), trust (`w`), flags (`b`), kept links.
+RARE_VALUES: Final = {"h": "host_names", "e": "entries", "r": "restored"}
+NEW_LINKS: Final = ("compared", "near_new", "far_new")  # In `n`, as bits.
+RARE_PAIRS: Final = {"s": "sent", "t": "taken", "k": "calls", "u": "again"}
 
 
 class Head(NamedTuple):
@@ -102,9 +74,14 @@ class Head(NamedTuple):
     digest: bytes = NO_DIGEST
 
 
+def _column(dtype: str, key: str = "") -> Any:
+    """Return a field of an effect that is an array: a section of the record, or a part of a rarely used field."""
+    return field(default_factory=lambda: np.empty(0, dtype), metadata={"dtype": dtype, "key": key})
+
+
 @dataclass(slots=True)
 class Effect:
-    """The effect of a batch of events. SECTIONS describes the arrays."""
+    """The effect of a batch of events. Reads are in the order of the log; the links of each read increase."""
 
     lsn: int
     previous: bytes  # Digest of the previous record.
@@ -112,27 +89,27 @@ class Effect:
     pages: int  # Number of known pages afterwards.
     host_count: int  # Number of known hosts afterwards.
     first_page: int = 0  # The id of the first new page.
-    fingerprints: Uint64s = field(default_factory=lambda: np.empty(0, "<u8"))
-    hosts: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    read_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    read_cash: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
-    read_share: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
-    read_at_us: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
-    read_digest: Uint64s = field(default_factory=lambda: np.empty(0, "<u8"))
-    read_links: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    links: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    across: Bytes = field(default_factory=lambda: np.empty(0, "u1"))
-    state_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    state: Bytes = field(default_factory=lambda: np.empty(0, "u1"))
-    moved_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    moved: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
-    inflow_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    inflow: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
-    gone_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    gone_times: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    gone_until_us: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
-    fetched_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    failed: Bytes = field(default_factory=lambda: np.empty(0, "u1"))
+    fingerprints: Uint64s = _column("<u8")  # Fingerprints of new pages.
+    hosts: Uint32s = _column("<u4")  # Host numbers of new pages.
+    read_page: Uint32s = _column("<u4")
+    read_cash: Int64s = _column("<i8")  # Cash that the page spent; negative if it owed.
+    read_share: Int64s = _column("<i8")  # Cash that each link received.
+    read_at_us: Int64s = _column("<i8")  # Time of the fetch.
+    read_digest: Uint64s = _column("<u8")  # Digest of the page's links.
+    read_links: Uint32s = _column("<u4")  # Number of links to pages of this shard.
+    links: Uint32s = _column("<u4")
+    across: Uint8s = _column("u1")  # One bit per link: it comes from another registered domain.
+    state_page: Uint32s = _column("<u4")
+    state: Uint8s = _column("u1")
+    moved_page: Uint32s = _column("<u4")  # Other changes of v: deposits from other shards, payouts to new pages.
+    moved: Int64s = _column("<i8")
+    inflow_page: Uint32s = _column("<u4")
+    inflow: Int64s = _column("<i8")
+    gone_page: Uint32s = _column("<u4")
+    gone_times: Uint32s = _column("<u4")
+    gone_until_us: Int64s = _column("<i8")
+    fetched_page: Uint32s = _column("<u4")  # Pages whose fetch was not a read.
+    failed: Uint8s = _column("u1")
     urls: Sequence[str] = ()  # URLs of new pages; empty after unpacking, see `packed_urls`.
     host_names: Sequence[str] = ()
     entries: Sequence[bytes] = ()  # New entries of the series.
@@ -142,15 +119,15 @@ class Effect:
     sent: Mapping[int, tuple[int, bytes]] = field(default_factory=dict)
     taken: Mapping[int, bytes] = field(default_factory=dict)  # By sending shard: digest of the last entry taken.
     calls: Mapping[bytes, int] = field(default_factory=dict)  # By call with an Idempotency-Key: time of its record.
-    depth_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))  # Pages whose depth changed,
-    nearness: Uint16s = field(default_factory=lambda: np.empty(0, "<u2"))  # and their nearness: see `page_notes`.
+    depth_page: Uint32s = _column("<u4", "d")  # Pages whose depth changed,
+    nearness: Uint16s = _column("<u2", "d")  # and their nearness: see `page_notes`.
     # Pages of which failures, the earliest time or the priority changed, and all three: see `page_offers`.
-    offer_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
-    failures: Bytes = field(default_factory=lambda: np.empty(0, "u1"))
-    not_before_us: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
-    priority: Floats = field(default_factory=lambda: np.empty(0, "<f8"))
-    status_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))  # Pages whose last status changed,
-    noted: Uint16s = field(default_factory=lambda: np.empty(0, "<u2"))  # and the statuses: see `page_statuses`.
+    offer_page: Uint32s = _column("<u4", "p")
+    failures: Uint8s = _column("u1", "p")
+    not_before_us: Int64s = _column("<i8", "p")
+    priority: Float64s = _column("<f8", "p")
+    status_page: Uint32s = _column("<u4", "a")  # Pages whose last status changed,
+    noted: Uint16s = _column("<u2", "a")  # and the statuses: see `page_table`.
     metas: Mapping[int, bytes] = field(default_factory=dict)  # By page: its new metadata, packed; b"" for none.
     forgotten: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))  # Pages that are forgotten.
     again: Mapping[int, str] = field(default_factory=dict)  # By page that had been: its URL, if it is known anew.
@@ -158,9 +135,9 @@ class Effect:
     ends_links: bool = False  # The links that were kept count no more; `trusted` may begin to keep them again.
     by_setting: bool = False  # If the keeping begins here: by OPIC_KEEP_LINKS, and not by trust.
     kept_from: int = -1  # Number of the first read whose links are kept; -1 if none are.
-    far_counts: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))  # For each of these reads: how many links
-    far_links: Uint64s = field(default_factory=lambda: np.empty(0, "<u8"))  # lead to other shards; their fingerprints,
-    far_shards: Uint16s = field(default_factory=lambda: np.empty(0, "<u2"))  # and their shards.
+    far_counts: Uint32s = _column("<u4", "l")  # For each of these reads: how many links
+    far_links: Uint64s = _column("<u8", "l")  # lead to other shards; their fingerprints,
+    far_shards: Uint16s = _column("<u2", "l")  # and their shards.
     # For each of these reads whether it was compared with the read before of its page; empty if none was. By link to a
     # page of this shard, and of another one, whether the read before did not show it.
     compared: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
@@ -202,50 +179,9 @@ class Effect:
     def pack(self) -> bytes:
         """Return the packed record; set `packed_urls`, `digest` and `size`."""
         if self.urls and not self.packed_urls:
-            self.packed_urls = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress("\n".join(self.urls).encode())
-        rare: dict[str, Any] = {"o": dict(self.offsets)}
-        if self.host_names:
-            rare["h"] = list(self.host_names)
-        if self.entries:
-            rare["e"] = list(self.entries)
-        if self.classes is not None:
-            rare["c"] = self.classes
-        if self.sent:
-            rare["s"] = list(self.sent.items())
-        if self.taken:
-            rare["t"] = list(self.taken.items())
-        if self.calls:
-            rare["k"] = list(self.calls.items())
-        if len(self.depth_page):
-            rare["d"] = [self.depth_page.astype("<u4").tobytes(), self.nearness.astype("<u2").tobytes()]
-        if len(self.offer_page):
-            rare["p"] = [getattr(self, name).astype(dtype).tobytes() for name, dtype in OFFERS]
-        if len(self.status_page):
-            rare["a"] = [self.status_page.astype("<u4").tobytes(), self.noted.astype("<u2").tobytes()]
-        if self.metas:
-            rare["m"] = self.pages_by_meta()
-        if len(self.forgotten):
-            rare["f"] = self.forgotten.astype("<u4").tobytes()
-        if self.again:
-            rare["u"] = list(self.again.items())
-        if self.trusted is not None:
-            rare["w"] = pack_weights(self.trusted)
-        if flags := ENDS * self.ends_links | BY_SETTING * self.by_setting:
-            rare["b"] = flags
-        if self.kept_from >= 0:
-            far = (self.far_counts.astype("<u4"), self.far_links.astype("<u8"), self.far_shards.astype("<u2"))
-            rare["l"] = [self.kept_from, *(column.tobytes() for column in far)]
-        if len(self.compared):
-            new = self.compared, self.near_new, self.far_new
-            rare["n"] = [(len(some), pack_bits(some).tobytes()) for some in new]
-        if self.restored:
-            rare["r"] = self.restored
-        packed_rare: bytes = msgpack.packb(rare)
-        arrays = [getattr(self, name) for name, _ in SECTIONS]
-        version = LINKS_VERSION if self.ends_links or len(self.compared) else USUAL_VERSION
-        version = COUNT_VERSION if any(self.books.round_count) else version
-        version = OFFERS_VERSION if len(self.offer_page) else version
-        version = VERSION if self.books.forgotten or self.books.sent_to_forgotten else version
+            self.packed_urls = pack_lines(self.urls)
+        packed_rare: bytes = msgpack.packb(self._rare_fields())
+        arrays, version = [getattr(self, name) for name, _ in SECTIONS], self._version()
         totals = _numbers(self.books, len(SCALARS) - (TOTALS - TOTALS_OF[version]))
         header = HEADER.pack(
             MAGIC, version, len(totals), self.lsn, self.previous, self.first_page, self.pages, self.host_count,
@@ -256,6 +192,41 @@ class Effect:
         record = b"".join([*parts, self.packed_urls, packed_rare])
         self.digest, self.size = digest_of(record), len(record)
         return record
+
+    def _version(self) -> int:
+        """Return the earliest version that has all that is in this record."""
+        if self.books.forgotten or self.books.sent_to_forgotten:
+            return VERSION
+        if len(self.offer_page):
+            return OFFERS_VERSION
+        if any(self.books.round_count):
+            return COUNT_VERSION
+        return LINKS_VERSION if self.ends_links or len(self.compared) else USUAL_VERSION
+
+    def _rare_fields(self) -> dict[str, Any]:
+        """Return the rarely used fields that this record has."""
+        rare: dict[str, Any] = {"o": dict(self.offsets)}
+        rare |= {key: value for key, name in RARE_VALUES.items() if (value := getattr(self, name))}
+        rare |= {key: list(pairs.items()) for key, name in RARE_PAIRS.items() if (pairs := getattr(self, name))}
+        rare |= {key: self._packed(of) for key, of in RARE_ARRAYS.items() if len(getattr(self, of[0][0]))}
+        if self.classes is not None:
+            rare["c"] = self.classes
+        if self.metas:
+            rare["m"] = self.pages_by_meta()
+        if len(self.forgotten):
+            rare["f"] = self.forgotten.astype("<u4").tobytes()
+        if self.trusted is not None:
+            rare["w"] = pack_weights(self.trusted)
+        if flags := ENDS * self.ends_links | BY_SETTING * self.by_setting:
+            rare["b"] = flags
+        if self.kept_from >= 0:
+            rare["l"] = [self.kept_from, *self._packed(FAR_ARRAYS)]
+        if len(self.compared):
+            rare["n"] = [(len(bits), pack_bits(bits).tobytes()) for bits in (getattr(self, n) for n in NEW_LINKS)]
+        return rare
+
+    def _packed(self, columns: Columns) -> list[bytes]:
+        return [getattr(self, name).astype(dtype).tobytes() for name, dtype in columns]
 
     @classmethod
     def unpack(cls, record: bytes) -> "Effect":
@@ -281,29 +252,10 @@ class Effect:
             url_bytes, rare_bytes = counts[len(SECTIONS) :]
             if len(record) != at + url_bytes + rare_bytes:
                 raise ValueError("its length differs from its header")
-            rare = msgpack.unpackb(record[at + url_bytes :], strict_map_key=False)
-            depth_page, nearness = rare.get("d", (b"", b""))
-            status_page, noted = rare.get("a", (b"", b""))
-            kept_from, far_counts, far_links, far_shards = rare.get("l", (-1, b"", b"", b""))
-            flags = rare.get("b", 0)
-            new = [unpack_bits(np.frombuffer(bits, np.uint8), count) for count, bits in rare.get("n", [(0, b"")] * 3)]
-            offers = zip(OFFERS, rare.get("p", [b""] * len(OFFERS)), strict=True)
-            arrays |= {name: np.frombuffer(packed, dtype) for (name, dtype), packed in offers}
+            rare = msgpack.unpackb(record[at + url_bytes :], strict_map_key=False, use_list=False)
             return cls(
-                lsn, previous, _books(numbers), pages, hosts, first, **arrays,
-                host_names=rare.get("h", ()), entries=rare.get("e", ()), classes=rare.get("c"),
-                offsets=rare["o"], sent=pairs_of(rare.get("s", ())),
-                taken=dict(rare.get("t", ())), calls=dict(rare.get("k", ())),
-                depth_page=np.frombuffer(depth_page, "<u4"), nearness=np.frombuffer(nearness, "<u2"),
-                status_page=np.frombuffer(status_page, "<u4"), noted=np.frombuffer(noted, "<u2"),
-                forgotten=np.frombuffer(rare.get("f", b""), "<u4"), again=dict(rare.get("u", ())),
-                metas={page: meta for meta, pages in rare.get("m", ()) for page in pages}, restored=rare.get("r", b""),
-                trusted=unpack_weights(rare["w"]) if "w" in rare else None, kept_from=kept_from,
-                ends_links=bool(flags & ENDS), by_setting=bool(flags & BY_SETTING),
-                far_counts=np.frombuffer(far_counts, "<u4"), far_links=np.frombuffer(far_links, "<u8"),
-                far_shards=np.frombuffer(far_shards, "<u2"),
-                compared=new[0], near_new=new[1], far_new=new[2], packed_urls=record[at : at + url_bytes],
-                digest=digest_of(record), size=len(record),
+                lsn, previous, _books(numbers), pages, hosts, first, **arrays, **_from_rare(rare),
+                packed_urls=record[at : at + url_bytes], digest=digest_of(record), size=len(record),
             )  # fmt: skip
         except StoreDamaged:
             raise
@@ -311,12 +263,43 @@ class Effect:
             raise StoreDamaged(f"a record of the journal is damaged ({error}): restore a backup") from error
 
 
-def pack_bits(flags: Bools) -> Bytes:
+def _columns(key: str) -> Columns:
+    return tuple((f.name, f.metadata["dtype"]) for f in fields(Effect) if f.metadata.get("key") == key)
+
+
+SECTIONS: Final = _columns("")
+RARE_ARRAYS: Final = {key: _columns(key) for key in "dpa"}
+FAR_ARRAYS: Final = _columns("l")
+HEADER: Final = Struct(f"<4sHHQ{DIGEST_BYTES}sQQQ{len(SECTIONS)}III")
+
+
+def _from_rare(rare: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an effect that its rarely used fields give."""
+    found: dict[str, Any] = {"offsets": rare["o"]}
+    found |= {name: rare[key] for key, name in RARE_VALUES.items() if key in rare}
+    found |= {name: dict(rare[key]) for key, name in RARE_PAIRS.items() if key in rare}
+    arrays = [(of, rare[key]) for key, of in RARE_ARRAYS.items() if key in rare]
+    if "l" in rare:
+        found["kept_from"], *far = rare["l"]
+        arrays.append((FAR_ARRAYS, far))
+    for columns, packed in arrays:
+        found |= {name: np.frombuffer(part, dtype) for (name, dtype), part in zip(columns, packed, strict=True)}
+    for name, (count, bits) in zip(NEW_LINKS, rare.get("n", ()), strict=False):
+        found[name] = unpack_bits(np.frombuffer(bits, np.uint8), count)
+    found["metas"] = {page: meta for meta, pages in rare.get("m", ()) for page in pages}
+    found["forgotten"] = np.frombuffer(rare.get("f", b""), "<u4")
+    found["classes"] = rare.get("c")
+    found["trusted"] = unpack_weights(rare["w"]) if "w" in rare else None
+    found["ends_links"], found["by_setting"] = (bool(rare.get("b", 0) & flag) for flag in (ENDS, BY_SETTING))
+    return found
+
+
+def pack_bits(flags: Bools) -> Uint8s:
     """Pack flags, eight in a byte."""
     return np.packbits(flags, bitorder="little")
 
 
-def unpack_bits(packed: Bytes, count: int) -> Bools:
+def unpack_bits(packed: Uint8s, count: int) -> Bools:
     """Unpack flags packed by `pack_bits`."""
     return np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)
 
@@ -358,34 +341,18 @@ def text_of(line: bytes) -> str:
 
 def _unpacked(packed: bytes) -> bytes:
     try:
-        unpacked: bytes = _decompressors.mine.decompress(packed, max_output_size=TAIL_BYTES_MAX)
-    except zstandard.ZstdError as error:
+        return decompress(packed, TAIL_BYTES_MAX)
+    except ValueError as error:
         raise _damaged(error) from error
-    return unpacked
 
 
 def _damaged(error: Exception) -> StoreDamaged:
     return StoreDamaged(f"a block of URLs is damaged ({error}): restore a backup")
 
 
-class _Decompressors(threading.local):
-    """One decompressor per thread: creating one costs as much as unpacking 255 URLs."""
-
-    def __init__(self) -> None:
-        self.mine = zstandard.ZstdDecompressor()
-
-
-_decompressors = _Decompressors()
-
-
 def pack_lines(lines: Sequence[str]) -> bytes:
     """Pack strings that contain no line feed, for `unpack_urls`."""
-    return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress("\n".join(lines).encode())
-
-
-def pairs_of(packed: Sequence[Any]) -> dict[int, tuple[int, bytes]]:
-    """Unpack `Effect.sent`."""
-    return {to: (count, digest) for to, (count, digest) in packed}
+    return compress("\n".join(lines).encode())
 
 
 def _numbers(books: Books, scalars: int) -> list[int]:
@@ -400,9 +367,6 @@ def _books(numbers: Sequence[int]) -> Books:
     }
     values: dict[str, Any] = {**dict(zip(SCALARS[:scalars], numbers, strict=False)), **by_class}
     return Books(**values)
-
-
-assert {name for name, _ in SECTIONS} < {f.name for f in fields(Effect)}
 
 
 def links_digest(packed: bytes) -> int:

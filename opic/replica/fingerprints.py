@@ -13,11 +13,9 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from siphash24 import siphash13
 
-UInt64s = NDArray[np.uint64]
-Int64s = NDArray[np.int64]
+from opic.arrays import Int64s, Uint64s
 
 KEY_BYTES: Final = 16
 NO_PAGE: Final = 0  # No string has this fingerprint.
@@ -58,7 +56,7 @@ class Fingerprints:
         self._key, self._kept = key, threading.local()
         self._start = np.array([[_V0 ^ k0], [_V1 ^ k1], [_V2 ^ k0], [_V3 ^ k1]], np.uint64)
 
-    def of(self, strings: Sequence[str]) -> UInt64s:
+    def of(self, strings: Sequence[str]) -> Uint64s:
         """Return the fingerprint of each string's UTF-8 bytes, never NO_PAGE; shape (n,).
 
         Lone surrogates, which UTF-8 can't encode, count as three bytes each, so that no string raises. A URL of 53
@@ -80,23 +78,23 @@ class Fingerprints:
         fingerprints[fingerprints == NO_PAGE] = 1
         return fingerprints
 
-    def _rows(self, strings: int) -> UInt64s:
+    def _rows(self, strings: int) -> Uint64s:
         """Return uninitialised rows for v0 to v3 of each string and scratch, shape (5, strings).
 
         The allocator takes large arrays from the system each time, which would double the time of a full batch: each
         thread keeps its own. Threads must not share one: that gave wrong fingerprints, and known pages were not found.
         """
-        kept: UInt64s | None = getattr(self._kept, "rows", None)
+        kept: Uint64s | None = getattr(self._kept, "rows", None)
         if kept is None:
             kept = self._kept.rows = np.empty((5, STRINGS_AT_ONCE), np.uint64)
         return kept[:, :strings]
 
-    def _hash_few(self, texts: Sequence[bytes]) -> UInt64s:
+    def _hash_few(self, texts: Sequence[bytes]) -> Uint64s:
         """Return the hashes of texts, one at a time."""
         digests = [siphash13(text, key=self._key).digest() for text in texts]
         return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64, copy=False)
 
-    def _hash(self, strings: Sequence[str]) -> UInt64s:
+    def _hash(self, strings: Sequence[str]) -> Uint64s:
         """Return the hashes of 1 to STRINGS_AT_ONCE strings."""
         text, starts, lengths = _joined(strings)
         words = lengths >> 3
@@ -126,19 +124,19 @@ class Fingerprints:
         found = rows[0] ^ rows[1] ^ rows[2] ^ rows[3]
         spans = zip(starts[:left].tolist(), lengths[:left].tolist(), strict=True)
         found[:left] = self._hash_few([text[start : start + length] for start, length in spans])
-        back: UInt64s = np.empty_like(found)
+        back: Uint64s = np.empty_like(found)
         back[order] = found
         return back
 
 
-def _compress(rows: UInt64s, words: UInt64s) -> None:
+def _compress(rows: Uint64s, words: Uint64s) -> None:
     """Mix the next word of each string into its state; `rows`, shape (5, n), are v0 to v3 and scratch space."""
     rows[3] ^= words
     _round(*rows)
     rows[0] ^= words
 
 
-def _round(v0: UInt64s, v1: UInt64s, v2: UInt64s, v3: UInt64s, scratch: UInt64s) -> None:
+def _round(v0: Uint64s, v1: Uint64s, v2: Uint64s, v3: Uint64s, scratch: Uint64s) -> None:
     """Compute one SipRound in place."""
     v0 += v1
     _rotate(v1, _L13, _R13, scratch)
@@ -156,7 +154,7 @@ def _round(v0: UInt64s, v1: UInt64s, v2: UInt64s, v3: UInt64s, scratch: UInt64s)
     _rotate(v2, _L32, _R32, scratch)
 
 
-def _rotate(words: UInt64s, left: UInt64s, right: UInt64s, scratch: UInt64s) -> None:
+def _rotate(words: Uint64s, left: Uint64s, right: Uint64s, scratch: Uint64s) -> None:
     np.left_shift(words, left, out=scratch)
     np.right_shift(words, right, out=words)
     np.bitwise_or(words, scratch, out=words)
@@ -178,7 +176,7 @@ def _joined(strings: Sequence[str]) -> tuple[bytes, Int64s, Int64s]:
     return b"".join([*parts, _PADDING.encode()]), lengths.cumsum() - lengths, lengths
 
 
-def _loaded(text: bytes, starts: Int64s, words: int) -> UInt64s:
+def _loaded(text: bytes, starts: Int64s, words: int) -> Uint64s:
     """Return `words` little-endian words from each start on, which need not be aligned; shape (n, words)."""
     size = words * _WORD
     windows: np.ndarray = np.ndarray((len(text) - size + 1,), np.dtype((np.void, size)), text, strides=(1,))

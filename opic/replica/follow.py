@@ -17,7 +17,7 @@ from opic.memory import give_back_what_is_free
 from opic.replica.checkpoint import LOADED_FIELDS, URLS_A_FIELD, Loading, blocks_of, lsn_of, url_field
 from opic.replica.effect import Effect, Head, pack_lines, unpack_urls
 from opic.replica.replica import Replica
-from opic.store.connection import Client, store_errors
+from opic.store.connection import Client, ask, store_errors
 from opic.store.keys import Keys
 
 log = logging.getLogger("opic.replica")
@@ -163,10 +163,8 @@ class Follower:
         """Append effects up to the head, and at least up to record `least`; return False if there is a gap."""
         while True:
             after = f"({effects[-1].lsn}-0" if effects else "-"
-            stored_head, entries = self._ask([
-                ["HMGET", self.keys.head, "lsn", "digest"],
-                ["XRANGE", self.keys.journal, after, "+", "COUNT", ENTRIES_LOADED_MAX],
-            ])  # fmt: skip
+            entries_after = ["XRANGE", self.keys.journal, after, "+", "COUNT", ENTRIES_LOADED_MAX]
+            stored_head, entries = ask(self.client, [["HMGET", self.keys.head, "lsn", "digest"], entries_after])
             head = head_of(stored_head)
             self._check_restored(head)
             for _, fields in entries:
@@ -203,7 +201,7 @@ class Follower:
             commands = [
                 ["HMGET", self.keys.block(n), *LOADED_FIELDS] for n in range(first, min(first + BLOCKS_A_READ, count))
             ]
-            for found in self._ask(commands):
+            for found in ask(self.client, commands):
                 pairs = zip(LOADED_FIELDS, found, strict=True)
                 images.append({name: value for name, value in pairs if value is not None})
         return images
@@ -222,13 +220,6 @@ class Follower:
         chunks = self.replica.tail
         self.replica.tail = chunks.preceded(start, pack_lines(urls))
 
-    def _ask(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        with store_errors(), self.client.pipeline(transaction=False) as pipe:
-            for command in commands:
-                pipe.execute_command(*command)
-            answers: list[Any] = pipe.execute()
-        return answers
-
 
 def head_of(found: Sequence[bytes | None]) -> Head:
     """Parse a stored head."""
@@ -244,11 +235,7 @@ def catch_up(client: Client, followers: Iterable["Follower"]) -> None:
             return
         asked_at = time.monotonic()
         commands = [follower.commands() for follower in todo]
-        with store_errors(), client.pipeline(transaction=False) as pipe:
-            for follower_commands in commands:
-                for command in follower_commands:
-                    pipe.execute_command(*command)
-            answers = iter(pipe.execute())
+        answers = iter(ask(client, [command for part in commands for command in part]))
         behind = []
         for follower, follower_commands in zip(todo, commands, strict=True):
             if follower.take([next(answers) for _ in follower_commands]):

@@ -12,12 +12,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Int64s, Uint32s
 from opic.model.cash import ANCHOR_ROUNDS, Anchor, CrawlRules, PageMeasure
 from opic.replica.columns import Growing, Undo
 
-Int64s = NDArray[np.int64]
-Uint32s = NDArray[np.uint32]
-Bools = NDArray[np.bool_]
 NO_SLOT: Final = 0  # Slots are numbered from 1.
 
 

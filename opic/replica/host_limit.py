@@ -6,17 +6,15 @@ becomes known in any case.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Bools, Int64s
 from opic.model.cash import Flag
 from opic.replica.effect import Effect, Head
 from opic.replica.replica import Replica
 
-Int64s = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 REFUSED: Final = -3  # Instead of an id: the link makes no page known.
 
 
@@ -51,11 +49,19 @@ class HostPageCounts:
         self._head = self._replica.head
 
 
+class NewPages(NamedTuple):
+    """The pages that a batch would make known without the limit."""
+
+    first: int  # The id of the first; the others follow.
+    named: Int64s  # (new,) where each is named for the first time, increasing.
+    hosts: Int64s  # (new,)
+
+
 def refuse_links(  # noqa: PLR0917 - what a batch names, and the limit
     ids: Int64s,
     explicit: Bools,
     event_of: Int64s,
-    new: tuple[int, Int64s, Int64s],
+    new: NewPages,
     forgotten: Mapping[int, int],
     known: Int64s,
     most: int,
@@ -66,7 +72,7 @@ def refuse_links(  # noqa: PLR0917 - what a batch names, and the limit
         ids: (n,) the page of each string of a batch, in order; changed in place.
         explicit: (n,) whether the string is an event's own URL, or a seed.
         event_of: (n,) the event of each string.
-        new: the first id of new pages; for each of these where it is first named, (new,), increasing; its host, (new,).
+        new: the pages that are not known.
         forgotten: pages that were forgotten and are named again -> host.
         known: (hosts,) the known pages of each host.
         most: how many known pages a host may have.
@@ -75,35 +81,42 @@ def refuse_links(  # noqa: PLR0917 - what a batch names, and the limit
         Which of the new pages become known, in order, and where each of them is named for the first time that makes it
         known; and the links that are refused, each once for its event: event, page.
     """
-    first, named, hosts = new
-    on = np.concatenate((hosts, np.array(list(forgotten.values()), np.int64)))
-    there = np.concatenate((known, np.zeros(max(0, int(on.max(initial=-1)) + 1 - len(known)), np.int64)))
-    full = there + np.bincount(on, minlength=len(there)) > most
-    doubtful = np.flatnonzero(full[hosts])
-    host_of = dict(zip((first + doubtful).tolist(), hosts[doubtful].tolist(), strict=True))
-    host_of |= {page: host for page, host in forgotten.items() if full[host]}
+    host_of, room = _full_hosts(new, forgotten, known, most)
     if not host_of:
-        return np.arange(len(named)), named, set()
-    counts, admitted = {host: int(there[host]) for host in host_of.values()}, dict[int, int]()
-    refused, pairs = list[int](), set[tuple[int, int]]()
+        return np.arange(len(new.named)), new.named, set()
+    admitted, refused, pairs = dict[int, int](), list[int](), set[tuple[int, int]]()
     for at in np.flatnonzero(np.isin(ids, list(host_of))).tolist():
         page = int(ids[at])
         if page in admitted:
             continue
         host = host_of[page]
-        if explicit[at] or counts[host] < most:
-            counts[host] += 1
+        if explicit[at] or room[host] > 0:
+            room[host] -= 1
             admitted[page] = at
         else:
             refused.append(at)
             pairs.add((int(event_of[at]), page))
     ids[refused] = REFUSED
-    places = named.copy()
-    places[doubtful] = [admitted.get(first + i, -1) for i in doubtful.tolist()]
+    places = new.named.copy()
+    doubtful = np.array([page for page in host_of if page >= new.first], np.int64)
+    places[doubtful - new.first] = [admitted.get(page, -1) for page in doubtful.tolist()]
     kept = np.flatnonzero(places >= 0)
     kept = kept[np.argsort(places[kept])]
-    number = np.zeros(len(named), np.int64)
-    number[kept] = first + np.arange(len(kept))
-    ours = (ids >= first) & (ids < first + len(named))
-    ids[ours] = number[ids[ours] - first]
+    number = np.zeros(len(places), np.int64)
+    number[kept] = new.first + np.arange(len(kept))
+    ours = (ids >= new.first) & (ids < new.first + len(places))
+    ids[ours] = number[ids[ours] - new.first]
     return kept, places[kept], pairs
+
+
+def _full_hosts(
+    new: NewPages, forgotten: Mapping[int, int], known: Int64s, most: int
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Return the pages that may not all become known, with their hosts; and the room that each of these hosts has."""
+    on = np.concatenate((new.hosts, np.array(list(forgotten.values()), np.int64)))
+    there = np.concatenate((known, np.zeros(max(0, int(on.max(initial=-1)) + 1 - len(known)), np.int64)))
+    full = there + np.bincount(on, minlength=len(there)) > most
+    doubtful = np.flatnonzero(full[new.hosts])
+    host_of = dict(zip((new.first + doubtful).tolist(), new.hosts[doubtful].tolist(), strict=True))
+    host_of |= {page: host for page, host in forgotten.items() if full[host]}
+    return host_of, {host: most - int(there[host]) for host in host_of.values()}

@@ -8,17 +8,14 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Int32s, Int64s
 from opic.errors import BadUrl
+from opic.replica.columns import grown
 from opic.urls.canonical import canonical_url, host_of, registered_domain
 from opic.urls.normalization import PLAIN, Normalization
 from opic.urls.url_batch import UrlBatch
 
-Int32s = NDArray[np.int32]
-Int64s = NDArray[np.int64]
-
-ROWS_MIN: Final = 1_024
 DOMAINS_KEPT_MAX: Final = 64  # Domains whose hosts `below` remembers,
 HOSTS_KEPT_MAX: Final = 1 << 20  # and hosts in total, beside those of the last domain: 4 MB.
 
@@ -46,7 +43,7 @@ class HostTable:
         """Start empty."""
         self.names: list[str] = []
         self._number: dict[str, int] = {}
-        self._domain = np.zeros(ROWS_MIN, np.int32)
+        self._domain = np.zeros(0, np.int32)
         self._domain_number: dict[str, int] = {}  # In order of first appearance.
         self._below: dict[str, tuple[int, Int32s]] = {}  # By domain: hosts scanned so far, those at or below it.
 
@@ -126,10 +123,7 @@ class HostTable:
         """Add new hosts under the next numbers. The names must be distinct and unknown."""
         first, stop = len(self.names), len(self.names) + len(names)
         if stop > len(self._domain):
-            # A new array, so that existing views of the old one do not change.
-            grown = np.zeros(max(2 * len(self._domain), stop), np.int32)
-            grown[:first] = self._domain[:first]
-            self._domain = grown
+            self._domain = grown(self._domain, stop)  # A new array: views of the old one do not change.
         numbers = self._domain_number
         for number, name in enumerate(names, first):
             self._number[name] = number

@@ -9,14 +9,10 @@ Neither the table nor the column stalls when it doubles: each append fills a par
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Int64s, Uint32s, Uint64s
 from opic.errors import StoreFull
 from opic.memory import lazy_zeros
-
-UInt64s = NDArray[np.uint64]
-UInt32s = NDArray[np.uint32]
-Int64s = NDArray[np.int64]
 
 PAGES_MAX: Final = (1 << 32) - 1  # Slots hold id + 1 in 32 bits.
 TABLE_BITS_MIN: Final = 10
@@ -56,7 +52,7 @@ class FingerprintIndex:
         self._prepared = 0
 
     @classmethod
-    def of(cls, fingerprints: UInt64s) -> "FingerprintIndex":
+    def of(cls, fingerprints: Uint64s) -> "FingerprintIndex":
         """Build the index of a whole column, which is copied. 10^7 pages take 1.5 s.
 
         Args:
@@ -79,13 +75,13 @@ class FingerprintIndex:
         return self._column.pages
 
     @property
-    def fingerprints(self) -> UInt64s:
+    def fingerprints(self) -> Uint64s:
         """The fingerprints of all pages, by id, shape (pages,): a read-only view, valid until the next change."""
         view = self._column.rows[1 : self._column.pages + 1]
         view.flags.writeable = False
         return view
 
-    def find(self, fingerprints: UInt64s) -> Int64s:
+    def find(self, fingerprints: Uint64s) -> Int64s:
         """Return the id of each fingerprint, -1 for an unknown one; shape (n,)."""
         rows = self._table.find(fingerprints, self._column.rows)
         if self._old is not None:
@@ -94,7 +90,7 @@ class FingerprintIndex:
         rows -= 1
         return rows
 
-    def append(self, fingerprints: UInt64s) -> None:
+    def append(self, fingerprints: Uint64s) -> None:
         """Add new fingerprints under the next ids, in order.
 
         Args:
@@ -179,15 +175,15 @@ class _Table:
 
     def __init__(self, bits: int) -> None:
         self.bits = bits
-        self._slots: UInt32s = lazy_zeros(1 << bits, np.uint32)
+        self._slots: Uint32s = lazy_zeros(1 << bits, np.uint32)
         self._shift, self._mask = np.uint64(64 - bits), (1 << bits) - 1
         self.pages_max = int(LOAD_MAX * (1 << bits))
 
-    def _homes(self, fingerprints: UInt64s) -> Int64s:
+    def _homes(self, fingerprints: Uint64s) -> Int64s:
         # Fingerprints are keyed hashes, so their high bits need no further mixing.
         return (fingerprints >> self._shift).view(np.int64)
 
-    def find(self, fingerprints: UInt64s, column: UInt64s) -> Int64s:
+    def find(self, fingerprints: Uint64s, column: Uint64s) -> Int64s:
         """Return the row of each fingerprint, 0 for an unknown one."""
         slots = self._homes(fingerprints)
         rows = self._slots[slots].astype(np.int64)
@@ -205,18 +201,18 @@ class _Table:
         """Write zeros into slots `first` to before `stop`, or to the end of the table."""
         self._slots[first:stop] = 0
 
-    def insert(self, column: UInt64s, first: int, stop: int) -> None:
+    def insert(self, column: Uint64s, first: int, stop: int) -> None:
         """Insert the pages with ids from `first` to before `stop`."""
         self._put(np.arange(first + 1, stop + 1, dtype=np.uint32), self._homes(column[first + 1 : stop + 1]))
 
-    def _put(self, rows: UInt32s, slots: Int64s) -> None:
+    def _put(self, rows: Uint32s, slots: Int64s) -> None:
         while len(rows):
             free = self._slots[slots] == 0
             self._slots[slots[free]] = rows[free]  # If several rows compete for a slot, the last one gets it.
             waiting = self._slots[slots] != rows
             rows, slots = rows[waiting], (slots[waiting] + 1) & self._mask
 
-    def remove(self, column: UInt64s, first: int, stop: int) -> None:
+    def remove(self, column: Uint64s, first: int, stop: int) -> None:
         """Remove the pages with ids from `first` to before `stop`, which must be in the table.
 
         Pages inserted later may have probed past their slots. So all pages between a removed page and the next empty
@@ -254,11 +250,11 @@ class _Column:
     def __init__(self, pages: int = 0) -> None:
         """Start empty, with room for twice `pages` pages. The system allocates the memory as it is written."""
         self.pages = 0
-        self.rows: UInt64s = lazy_zeros(max(ROWS_MIN, 2 * pages), np.uint64)
-        self._next: UInt64s | None = None
+        self.rows: Uint64s = lazy_zeros(max(ROWS_MIN, 2 * pages), np.uint64)
+        self._next: Uint64s | None = None
         self._copied = 0  # Number of rows copied to `_next`.
 
-    def extend(self, fingerprints: UInt64s) -> None:
+    def extend(self, fingerprints: Uint64s) -> None:
         """Add pages."""
         used = self.pages + 1
         stop = used + len(fingerprints)
@@ -285,7 +281,7 @@ class _Column:
         self._copied = stop
 
 
-def in_order(values: UInt64s) -> tuple[Int64s, Int64s]:
+def in_order(values: Uint64s) -> tuple[Int64s, Int64s]:
     """Return the first position of each distinct value, in order of appearance, and the index of each value among them.
 
     >>> in_order(np.array([7, 3, 7, 1], np.uint64))

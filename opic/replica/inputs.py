@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from opic.model.events import CheckedEvent, EventLimits, Record, decode_record
+from opic.model.event_checks import decode_record
+from opic.model.events import CheckedEvent, EventLimits, Record
 
 
 @dataclass(slots=True)

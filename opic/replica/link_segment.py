@@ -14,15 +14,13 @@ from typing import Any, Final
 
 import msgpack
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
+from opic.arrays import Int64s, Uint32s
 from opic.errors import StoreDamaged
+from opic.model.compression import compress, decompress
 from opic.model.page_links import PageLinks
-from opic.replica.effect import ZSTD_LEVEL
 
-Int64s = NDArray[np.int64]
-Uint32s = NDArray[np.uint32]
 VERSION: Final = 2
 VERSIONS_READ: Final = (1, VERSION)  # Version 1 does not say which links are new.
 CRC_BYTES: Final = 4
@@ -68,7 +66,7 @@ def unpack_pages(packed: bytes) -> tuple[int, Int64s, Uint32s, Uint32s]:
             raise ValueError(f"it has version {version}, but this program reads versions up to {VERSION}")
         ids = np.cumsum(_from_planes(pages, count, "<u4"), dtype=np.int64)
         return len(packed) + size, ids, _from_planes(near, count, "<u4"), _from_planes(far, count, "<u4")
-    except (ValueError, TypeError, zstandard.ZstdError) as error:
+    except (ValueError, TypeError) as error:
         raise _damaged(error) from error
 
 
@@ -93,7 +91,7 @@ def unpack_segment(pages: bytes, links: bytes) -> PageLinks:
             for bits, count in zip(new, (len(near_u32), len(far)), strict=False)
         ]
         return PageLinks(pages_u32, near_counts, near_u32, far_counts, fingerprints[far], of_shards[far], *fresh)
-    except (ValueError, TypeError, IndexError, zstandard.ZstdError) as error:
+    except (ValueError, TypeError, IndexError) as error:
         raise _damaged(error) from error
 
 
@@ -148,10 +146,9 @@ def _starts(counts: Uint32s) -> Int64s:
 def _planes(numbers: NDArray[Any]) -> list[bytes]:
     """Pack an array byte by byte; a plane of zeros is left empty, and one that does not shrink is left as it is."""
     planes, width = list[bytes](), numbers.dtype.itemsize
-    packer = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
     for plane in np.ascontiguousarray(numbers).view(np.uint8).reshape(len(numbers), width).T:
         raw = plane.tobytes()
-        packed = packer.compress(raw) if plane.any() else b""
+        packed = compress(raw) if plane.any() else b""
         planes.append(packed if len(packed) < len(raw) else raw)
     return planes
 
@@ -161,10 +158,9 @@ def _from_planes(planes: list[bytes], count: int, dtype: str) -> NDArray[Any]:
     if len(planes) != width:
         raise ValueError("a number of planes is wrong")
     found = np.zeros((count, width), np.uint8)
-    opener = zstandard.ZstdDecompressor()
     for at, plane in enumerate(planes):
         if plane:
-            raw = plane if len(plane) == count else opener.decompress(plane, max_output_size=count)
+            raw = plane if len(plane) == count else decompress(plane, count)
             found[:, at] = np.frombuffer(raw, np.uint8)
     return found.reshape(-1).view(dtype)
 

@@ -10,16 +10,12 @@ a restart, and are the same in every replica. Links are compared by the digest t
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Int64s, Uint16s, Uint32s, Uint64s
 from opic.model.cash import MILLION
 from opic.replica.columns import Undo
 from opic.replica.page_table import PageTable
 
-Int64s = NDArray[np.int64]
-Uint64s = NDArray[np.uint64]
-Uint32s = NDArray[np.uint32]
-Uint16s = NDArray[np.uint16]
 CHANGES_MAX: Final = (1 << 16) - 1  # The count stops here.
 SECONDS_MAX: Final = (1 << 32) - 1
 
@@ -59,10 +55,7 @@ class PageChanges(PageTable):
         if not again.any():
             return
         ids, last_us, changed = ids[again], last_us[again], (digest[order] != last_digest)[again]
-        self.reserve(int(ids.max()) + 1)
-        if undo is not None:
-            for name, _ in self.COLUMNS:
-                undo.keep(self, name, ids)
+        self.keep(ids, undo)
         some, counts = np.unique(ids[changed], return_counts=True)
         self.changes[some] = np.minimum(self.changes[some] + counts, CHANGES_MAX)
         first = np.flatnonzero(np.diff(ids, prepend=-1) != 0)

@@ -11,17 +11,16 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Int64s, Uint64s
 from opic.model.cash import CrawlRules, Flag
 from opic.model.events import CheckedEvent, EventLimits, Outcome
 from opic.replica.fingerprints import Fingerprints
-from opic.replica.host_limit import REFUSED, HostPageCounts, refuse_links
+from opic.replica.host_limit import REFUSED, HostPageCounts, NewPages, refuse_links
 from opic.replica.index import in_order
 from opic.replica.remote_pages import FAR, RemotePages
 from opic.replica.replica import Replica
 from opic.replica.shown_links import ShownLinks
 
-Int64s = NDArray[np.int64]
-Uint64s = NDArray[np.uint64]
 BAD_LINK: Final = -2  # Instead of an id: the string is not the URL of a page.
 UNKNOWN: Final = -1
 ID_BITS: Final = 40  # Ids of a shard are smaller; the bits above hold an event's position in its batch.
@@ -169,7 +168,7 @@ class PageLookup:
             self.ids,
             explicit,
             np.searchsorted(self.ends, np.arange(len(self.ids)), side="right"),
-            (replica.pages, first_seen, replica.hosts.resolve(self.new_urls)[0]),
+            NewPages(replica.pages, first_seen, replica.hosts.resolve(self.new_urls)[0]),
             {page: int(replica.columns.host[page]) for page in self.again},
             self.context.host_pages.counts(),
             self.context.limits.host_pages_max,

@@ -3,19 +3,16 @@
 A column of zeros is what most crawls have, and takes no memory: no failure, any time, and priority 1 as 0.
 """
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
+import numpy as np
+
+from opic.arrays import Bools, Float64s, Int64s, Uint8s, Uint32s
 from opic.model.cash import MILLION
 from opic.model.page_notes import failures_of_given_up
 from opic.replica.columns import Undo
 from opic.replica.page_table import PageTable
 
-Int64s = NDArray[np.int64]
-Uint32s = NDArray[np.uint32]
-Bytes = NDArray[np.uint8]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 Ids = Int64s | Uint32s
 
 
@@ -23,10 +20,11 @@ class PageOffers(PageTable):
     """The columns by page id. They have rows only up to the last page of which anything was said."""
 
     NAME = "failures and priorities"
+    RETURNS = True
     COLUMNS = (("failures", "u1"), ("not_before_us", "i8"), ("factor", "f8"))
-    failures: Bytes  # See `opic.model.page_notes`.
+    failures: Uint8s  # See `opic.model.page_notes`.
     not_before_us: Int64s
-    factor: Floats  # The priority, or 0 for 1.
+    factor: Float64s  # The priority, or 0 for 1.
 
     def __init__(self) -> None:
         """Start empty."""
@@ -34,22 +32,19 @@ class PageOffers(PageTable):
         self.timed = self.prioritised = False  # Whether a time, a priority, was ever said of any page.
         self.priorities = 0  # How often priorities have changed.
 
-    def of(self, ids: Ids) -> tuple[Bytes, Int64s, Floats]:
+    def of(self, ids: Ids) -> tuple[Uint8s, Int64s, Float64s]:
         """Return failures, earliest times in Unix microseconds and priorities of pages, (n,) each."""
         failures, not_before_us, factor = self.rows(ids)
         return failures, not_before_us, np.where(factor == 0, 1.0, factor)
 
-    def put(self, ids: Ids, failures: Bytes, not_before_us: Int64s, priority: Floats, *, undo: Undo | None) -> None:
-        """Set the columns of distinct pages; `undo` receives the old values, unless it is None."""
+    def put(self, ids: Ids, *values: Any, undo: Undo | None) -> None:
+        """Set failures, earliest times and priorities of distinct pages; see `PageTable.put`."""
         if not len(ids):
             return
-        self.reserve(int(ids.max()) + 1)
-        values = failures, not_before_us, np.where(priority == 1, 0.0, priority)
-        self.priorities += bool((self.factor[ids] != values[2]).any())
-        for (name, _), new in zip(self.COLUMNS, values, strict=True):
-            if undo is not None:
-                undo.keep(self, name, ids)
-            getattr(self, name)[ids] = new
+        failures, not_before_us, priority = values
+        factor, before = np.where(priority == 1, 0.0, priority), self.column("factor", ids)
+        self.priorities += bool((before != factor).any())
+        super().put(ids, failures, not_before_us, factor, undo=undo)
         self._look(ids)
 
     def unpack(self, first: int, pages: int, packed: bytes) -> None:
@@ -69,11 +64,11 @@ class PageOffers(PageTable):
         """Return the pages that are given up, ascending. Costs .1 ms a million pages."""
         return np.flatnonzero(self.failures >= failures_of_given_up(max_failures))
 
-    def free_at(self, ids: Ids) -> Floats | None:
+    def free_at(self, ids: Ids) -> Float64s | None:
         """Return when pages may be offered, in Unix seconds, 0 for at any time; None if no time was ever said."""
         return self.column("not_before_us", ids) / MILLION if self.timed else None
 
-    def priority(self, ids: Ids) -> Floats | None:
+    def priority(self, ids: Ids) -> Float64s | None:
         """Return the priorities of pages; None if all are 1."""
         return self.of(ids)[2] if self.prioritised else None
 

@@ -18,15 +18,12 @@ Source: Kumar, Lang, Marlow, Tomkins (2008), section III: "total outlinks seen a
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Float32s, Int64s, Uint32s
 from opic.replica.columns import Undo
 from opic.replica.effect import Effect
 from opic.replica.page_table import PageTable
 
-Int64s = NDArray[np.int64]
-Uint32s = NDArray[np.uint32]
-Float32s = NDArray[np.float32]
 ELAPSED_MIN_US: Final = 1_000_000  # Two reads at one time, or in the wrong order, count as a second apart.
 
 
@@ -53,10 +50,7 @@ class PageYields(PageTable):
         """
         if not len(pages):
             return
-        self.reserve(int(pages.max()) + 1)
-        if undo is not None:
-            for name, _ in self.COLUMNS:
-                undo.keep(self, name, pages)
+        self.keep(pages, undo)
         order = np.argsort(pages, kind="stable")
         again = np.zeros(len(pages), np.bool_)  # In that order: whether the page is read before in these.
         again[1:] = pages[order][1:] == pages[order][:-1]

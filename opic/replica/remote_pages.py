@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from opic.model.transfer import NO_NUMBERS, Transfer, far_numbers
+from opic.arrays import Int32s, Int64s, Uint64s
+from opic.model.transfer import Transfer, far_numbers
+from opic.replica.columns import Growing
 from opic.replica.index import FingerprintIndex, in_order
 from opic.urls.canonical import host_of, registered_domain, shard_of
 from opic.urls.url_batch import UrlBatch
@@ -21,8 +22,7 @@ FAR: Final = 1 << 39  # Numbers start here: above all ids of a shard, below the 
 FAR_MAX: Final = 1 << 20  # About 260 bytes each.
 MISSING: Final = -1
 DOMAIN_BITS: Final = 32
-Int64s = NDArray[np.int64]
-Uint64s = NDArray[np.uint64]
+OWED: Final = ("grains", "inflow", "at_us", "nearness")  # As `Transfer` has them.
 AUTHORITIES_MAX: Final = 1_000_000  # Cached authorities (host, port, user) with their shards and domains.
 
 
@@ -38,8 +38,21 @@ class Domains:
         return self._domains.setdefault(registered_domain(host), len(self._domains))
 
 
-class RemotePages:
+class RemotePages(Growing):
     """Numbers of pages in other shards, and the sums owed to them. The sums are zero between batches."""
+
+    COLUMNS = (
+        ("_shard", "i4"), ("domain", "i4"), ("digest", "i8"), ("fingerprint", "u8"), ("grains", "i8"), ("inflow", "i8"),
+        ("at_us", "i8"), ("nearness", "i8"),
+    )  # fmt: skip
+    domain: Int32s
+    digest: Int64s
+    fingerprint: Uint64s
+    grains: Int64s
+    inflow: Int64s
+    at_us: Int64s
+    nearness: Int64s
+    _shard: Int32s
 
     def __init__(self, shards: int) -> None:
         """Start empty, for a crawl of `shards` shards."""
@@ -52,9 +65,7 @@ class RemotePages:
         self._links = FingerprintIndex()  # Fingerprints of links, as given and canonical,
         self._linked = np.zeros(0, np.int64)  # and the numbers of their pages.
         self._urls: list[str] = []
-        self._shard, self.domain = np.zeros(0, np.int32), np.zeros(0, np.int32)
-        self.digest, self.fingerprint = np.zeros(0, np.int64), np.zeros(0, np.uint64)
-        self.grains, self.inflow, self.at_us, self.nearness = (np.zeros(0, np.int64) for _ in range(4))
+        super().__init__()
 
     def __len__(self) -> int:
         """Return how many pages have a number."""
@@ -85,8 +96,7 @@ class RemotePages:
     def _add(self, urls: Sequence[str], fingerprints: Uint64s, shards: Int64s, domains: Int64s) -> None:
         """Give pages the next numbers."""
         first, end = len(self._urls), len(self._urls) + len(urls)
-        while end > len(self._shard):
-            self._grow()
+        self.reserve(end)
         self._urls += urls
         self._shard[first:end], self.domain[first:end] = shards, domains
         self.digest[first:end], self.fingerprint[first:end] = far_numbers(urls), fingerprints
@@ -104,7 +114,7 @@ class RemotePages:
             known.clear()
         return places >> DOMAIN_BITS, places & (1 << DOMAIN_BITS) - 1
 
-    def shards_of(self, numbers: Int64s) -> "NDArray[np.int32]":
+    def shards_of(self, numbers: Int64s) -> Int32s:
         """Return the shards of pages; `numbers` are less FAR."""
         return self._shard[numbers]
 
@@ -131,36 +141,10 @@ class RemotePages:
             self._linked = np.concatenate((self._linked, np.zeros(len(self._links), np.int64)))
         self._linked[at : len(self._links)] = numbers
 
-    def _grow(self) -> None:
-        size = max(1024, 2 * len(self._shard))
-        for name in ("_shard", "domain", "digest", "fingerprint", "grains", "inflow", "at_us", "nearness"):
-            old = getattr(self, name)
-            new = np.zeros(size, old.dtype)
-            new[: len(old)] = old
-            setattr(self, name, new)
-
-    def owe(self, numbers: Int64s, grains: Int64s, at_us: Int64s, nearness: Int64s, domains: Int64s | None) -> None:
-        """Add to the sums owed to pages.
-
-        Args:
-            numbers: of the pages, less FAR, shape (links,); a page that several events link to comes several times.
-            grains: what each link brings, and below when its page was fetched and how near it is; all (links,).
-            at_us: the latest counts.
-            nearness: the nearest counts; zeros where no depth is known.
-            domains: numbers of the domains of the pages that link; None where in-flow is not counted.
-        """
-        np.add.at(self.grains, numbers, grains)
-        np.maximum.at(self.at_us, numbers, at_us)
-        if nearness.any():
-            np.maximum.at(self.nearness, numbers, nearness)
-        if domains is not None:
-            across = self.domain[numbers] != domains
-            np.add.at(self.inflow, numbers[across], grains[across])
-
     def paid(
         self, sent: Sequence[Int64s], owed: Sequence[tuple[int, int, int, int, int]], time_us: int, *, inflow: bool
     ) -> dict[int, Transfer]:
-        """Return what reads paid, as `take` does.
+        """Return what reads paid, as one transfer for each shard; the deposits for a page are combined.
 
         Args:
             sent: per read, the pages that it links to, less FAR,
@@ -168,33 +152,35 @@ class RemotePages:
             time_us: time of the last record.
             inflow: whether in-flow is counted.
         """
-        far = np.concatenate([*sent, NO_NUMBERS])
-        if owed:
-            *columns, counts = np.array(owed, np.int64).T
-            grains, at_us, nearness, domains = (np.repeat(column, counts) for column in columns)
-            self.owe(far, grains, at_us, nearness, domains if inflow else None)
+        if not owed:
+            return {}
+        far = np.concatenate(sent)
+        *columns, counts = np.array(owed, np.int64).T
+        grains, at_us, nearness, domains = (np.repeat(column, counts) for column in columns)
+        np.add.at(self.grains, far, grains)
+        np.maximum.at(self.at_us, far, at_us)
+        if nearness.any():
+            np.maximum.at(self.nearness, far, nearness)
+        if inflow:
+            across = self.domain[far] != domains
+            np.add.at(self.inflow, far[across], grains[across])
         ordered = np.sort(far)
-        return self.take(ordered[np.diff(ordered, prepend=-1) != 0], time_us)
+        return self._take(ordered[np.diff(ordered, prepend=-1) != 0], time_us)
 
     def drop(self) -> None:
         """Reset all sums to zero."""
-        for column in (self.grains, self.inflow, self.at_us, self.nearness):
-            column[:] = 0
+        for name in OWED:
+            getattr(self, name)[:] = 0
 
-    def take(self, numbers: Int64s, time_us: int) -> dict[int, Transfer]:
-        """Return the sums owed to pages, as one transfer per shard, and reset them to zero.
-
-        Args:
-            numbers: numbers of the pages minus FAR, distinct.
-            time_us: time of the last record.
-        """
+    def _take(self, numbers: Int64s, time_us: int) -> dict[int, Transfer]:
+        """Return the sums owed to distinct pages, as one transfer per shard, and reset them to zero."""
         order = numbers[np.argsort(self._shard[numbers], kind="stable")]
         edges = np.flatnonzero(np.diff(self._shard[order])) + 1
         transfers = {}
         for pages in np.split(order, edges) if len(order) else ():
             urls: Sequence[str] = [self._urls[at] for at in pages.tolist()]
-            columns = (self.grains[pages], self.inflow[pages], self.at_us[pages], self.nearness[pages])
+            columns = (getattr(self, name)[pages] for name in OWED)
             transfers[int(self._shard[pages[0]])] = Transfer(time_us, 0, urls, *columns)
-        for column in (self.grains, self.inflow, self.at_us, self.nearness):
-            column[order] = 0
+        for name in OWED:
+            getattr(self, name)[order] = 0
         return transfers

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Int64s, Uint8s, Uint32s, Uint64s
 from opic.errors import StoreUnavailable
 from opic.model.books import Books
 from opic.model.cash import CrawlRules, Flag
@@ -32,17 +33,11 @@ from opic.replica.histories import Histories
 from opic.replica.hosts import HostTable
 from opic.replica.index import FingerprintIndex
 from opic.replica.page_changes import PageChanges
-from opic.replica.page_depths import PageDepths
 from opic.replica.page_offers import PageOffers
-from opic.replica.page_statuses import PageStatuses
+from opic.replica.page_table import PageDepths, PageStatuses, PageTable
 from opic.replica.page_yields import PageYields, links_by_read, new_by_read
 from opic.replica.url_tail import UrlTail
 
-Int64s = NDArray[np.int64]
-Uint64s = NDArray[np.uint64]
-Uint32s = NDArray[np.uint32]
-Bytes = NDArray[np.uint8]
-Bools = NDArray[np.bool_]
 Ids = Uint32s | Int64s
 PAGES_A_BLOCK = 4_080  # Pages per block of a checkpoint: an int64 column fits the allocator's 32 KiB size class.
 
@@ -61,7 +56,7 @@ class PageColumns(Growing):
     COLUMNS = (("v", "i8"), ("inflow", "i8"), ("state", "u1"), ("host", "u4"), ("row", "u4"))
     v: Int64s  # Cash minus the credit of the page's class.
     inflow: Int64s  # Cash received by links from other registered domains.
-    state: Bytes  # See `opic.model.cash.Flag`.
+    state: Uint8s  # See `opic.model.cash.Flag`.
     host: Uint32s
     row: Uint32s  # Row in the histories; 0 means none.
 
@@ -76,24 +71,19 @@ class Keeping(NamedTuple):
     by_setting: bool = False  # Only because OPIC_KEEP_LINKS is on; False once a page of the crawl was trusted.
 
 
+# What an effect replaces as a whole.
+REPLACED: Final = ("head", "books", "pages", "series", "round_counts", "classes", "sent", "taken", "trust", "keeping")
+
+
 @dataclass(slots=True)
 class Before:
     """The state of a replica before an effect, for `Replica.undo`."""
 
     undo: Undo
-    head: Head
-    books: Books
-    pages: int
+    replaced: dict[str, Any]  # REPLACED, with their values.
     rows: int
     slots: int
     hosts: int
-    series: list[Entry]
-    round_counts: list[Entry]
-    classes: WeightClasses
-    sent: dict[int, tuple[int, bytes]]
-    taken: dict[int, bytes]
-    trust: dict[int, float] | None
-    keeping: Keeping
 
 
 class Replica:
@@ -167,26 +157,23 @@ class Replica:
         if undo is not None:
             undo.keep(self.columns, "state", pages)
         self.columns.state[pages] = state
-        if len(effect.depth_page):
-            pages, nearness = due(effect.depth_page, effect.nearness)
-            self.depths.put(pages, nearness, undo)
-        if len(effect.offer_page):
-            pages, *said = due(effect.offer_page, effect.failures, effect.not_before_us, effect.priority)
-            self.offers.put(pages, *said, undo=undo)
-        pages, noted = due(effect.status_page, effect.noted)
-        self.statuses.put(pages, noted, undo)
+        for table, columns in (
+            (self.depths, (effect.depth_page, effect.nearness)),
+            (self.offers, (effect.offer_page, effect.failures, effect.not_before_us, effect.priority)),
+            (self.statuses, (effect.status_page, effect.noted)),
+        ):
+            if len(columns[0]):
+                table.put(*due(*columns), undo=undo)
         if len(effect.forgotten):
             (pages,) = due(effect.forgotten)
             self._forget(pages, undo)
 
     def _forget(self, pages: Uint32s, undo: Undo | None) -> None:
         """Clear the columns of distinct pages. Only host and fingerprint stay, by which their ids are found again."""
-        tables = [
-            table for table in (self.depths, self.offers, self.statuses, self.changes, self.yields) if table is not None
-        ]
-        for owner, name in [(self.columns, name) for name in ("v", "inflow", "row")] + [
-            (table, name) for table in tables for name, _ in table.COLUMNS
-        ]:
+        cleared: list[tuple[Growing, str]] = [(self.columns, name) for name in ("v", "inflow", "row")]
+        tables: Sequence[PageTable | None] = (self.depths, self.offers, self.statuses, self.changes, self.yields)
+        cleared += [(table, name) for table in tables if table is not None for name, _ in table.COLUMNS]
+        for owner, name in cleared:
             column = getattr(owner, name)
             there = pages[pages < len(column)]
             if undo is not None:
@@ -211,28 +198,23 @@ class Replica:
             since = effect.lsn if self.trust is None else self.keeping.since
             self.keeping = Keeping(since, effect.by_setting)
             self.trust = {page: weight for page, weight in {**(self.trust or {}), **effect.trusted}.items() if weight}
-        self.sent |= effect.sent
-        self.taken |= effect.taken
+        self.sent, self.taken = {**self.sent, **effect.sent}, {**self.taken, **effect.taken}
 
     def _before(self) -> Before:
-        return Before(
-            Undo(), self.head, self.books, self.pages, self.histories.count, self.histories.slot_count,
-            len(self.hosts), self.series, self.round_counts, self.classes, dict(self.sent), dict(self.taken),
-            self.trust, self.keeping,
-        )  # fmt: skip
+        replaced = {name: getattr(self, name) for name in REPLACED}
+        return Before(Undo(), replaced, self.histories.count, self.histories.slot_count, len(self.hosts))
 
     def undo(self, before: Before) -> None:
         """Undo the last effect, which was applied with `keep`."""
         before.undo.restore()
-        self.columns.clear_rows(before.pages, self.pages)
-        self.index.truncate(before.pages)
-        self.tail.truncate(before.pages)
+        pages = before.replaced["pages"]
+        self.columns.clear_rows(pages, self.pages)
+        self.index.truncate(pages)
+        self.tail.truncate(pages)
         self.hosts.truncate(before.hosts)
         self.histories.truncate(before.rows, before.slots)
-        self.pages, self.head, self.books = before.pages, before.head, before.books
-        self.series, self.round_counts, self.classes = before.series, before.round_counts, before.classes
-        self.sent, self.taken, self.trust = before.sent, before.taken, before.trust
-        self.keeping = before.keeping
+        for name, value in before.replaced.items():
+            setattr(self, name, value)
 
     def _add_pages(self, effect: Effect) -> None:
         count = len(effect.fingerprints)
@@ -309,7 +291,7 @@ class Replica:
             yield self
 
     @property
-    def state(self) -> Bytes:
+    def state(self) -> Uint8s:
         """State bytes, (pages,)."""
         return self.columns.state[: self.pages]
 
@@ -345,7 +327,7 @@ class Replica:
         return self.tail.get(ids)
 
 
-def held(books: Books, v: Int64s, state: Bytes) -> Int64s:
+def held(books: Books, v: Int64s, state: Uint8s) -> Int64s:
     """Return the cash of live pages; the values for other pages are meaningless."""
     if not books.weighted:
         return v + books.credit

@@ -16,14 +16,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.memory import lazy_zeros
+from opic.arrays import Bools, Int32s, Int64s, Uint8s, Uint32s
 from opic.model.page_links import PageLinks, picked
-
-Bools = NDArray[np.bool_]
-Bytes = NDArray[np.uint8]
-Int32s = NDArray[np.int32]
-Int64s = NDArray[np.int64]
-Uint32s = NDArray[np.uint32]
+from opic.replica.columns import grown
 
 FIRST: Final = 0  # How a read relates to the one before: there is none since the page became known or came back,
 SAME: Final = 1  # or it showed the same links,
@@ -64,7 +59,7 @@ class ShownLinks:
         self._pool, self._used, self._live = np.zeros(0, np.uint32), 0, 0
         self._noted: deque[_Noted] = deque(maxlen=UNDO_MAX)
 
-    def fresh(self, lsn: int, links: PageLinks, again: Bytes) -> FreshLinks:
+    def fresh(self, lsn: int, links: PageLinks, again: Uint8s) -> FreshLinks:
         """Return what is new in the links of reads.
 
         Args:
@@ -155,7 +150,7 @@ class ShownLinks:
                 self._count[pages] = 0
                 self._compact()
                 end = self._used + len(keys)
-            self._pool = _grown(self._pool, end)
+            self._pool = grown(self._pool, end)
         self._pool[self._used : end] = keys
         self._start[pages] = self._used + np.cumsum(counts, dtype=np.int64) - counts
         self._count[pages] = counts
@@ -173,7 +168,7 @@ class ShownLinks:
 
     def _reserve(self, pages: int) -> None:
         if pages > (have := len(self._count)):
-            self._start, self._count = _grown(self._start, pages), _grown(self._count, pages)
+            self._start, self._count = grown(self._start, pages), grown(self._count, pages)
             self._count[have:] = NOT_KNOWN
 
 
@@ -184,9 +179,3 @@ def _far_keys(links: PageLinks) -> Uint32s:
 def _of_row(rows: Int64s, counts: NDArray[Any], keys: Uint32s) -> Int64s:
     """Return keys with the rows that they are of, `counts` of each."""
     return np.repeat(rows, counts) << 32 | keys.astype(np.int64)
-
-
-def _grown(column: NDArray[Any], rows: int) -> NDArray[Any]:
-    found: NDArray[Any] = lazy_zeros(max(1024, 2 * len(column), rows), column.dtype)
-    found[: len(column)] = column
-    return found

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Uint8s
 from opic.errors import StoreDamaged, StoreUnavailable
 from opic.model.cash import Flag
 from opic.model.page_links import PageLinks
@@ -29,7 +30,6 @@ from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
 from opic.store.scan import scan_hash
 
-Bytes = NDArray[np.uint8]
 LIST_FIELDS: Final = ("v", "lsn", "live", "bytes", "merges")
 SEGMENTS_A_READ: Final = 2  # About a megabyte and a half.
 ENTRIES_A_READ: Final = 64
@@ -43,7 +43,7 @@ class LinkList(NamedTuple):
     version: int = 0
     lsn: int = 0
     live: tuple[int, ...] = ()
-    size: int = 0  # Bytes.
+    size: int = 0  # Uint8s.
     merges: int = 0
 
     @classmethod
@@ -115,7 +115,7 @@ def each_segment(client: Client, keys: Keys) -> Generator[Fields, None, LinkList
     raise StoreUnavailable(f"shard {keys.shard}: segments of kept links were merged during every read: try again")
 
 
-def read_links(client: Client, keys: Keys, lsn: int, state: Bytes, since: int = 0) -> Iterator[PageLinks]:
+def read_links(client: Client, keys: Keys, lsn: int, state: Uint8s, since: int = 0) -> Iterator[PageLinks]:
     """Read the links of a shard, each page once.
 
     What records after `lsn` changed may or may not be contained: apply them after this.
@@ -162,7 +162,7 @@ def missing(keys: Keys) -> StoreDamaged:
     return StoreDamaged(f"shard {keys.shard}: a segment of kept links is missing: restore a backup")
 
 
-def live_rows(state: Bytes, pages: NDArray[Any]) -> NDArray[np.bool_]:
+def live_rows(state: Uint8s, pages: NDArray[Any]) -> NDArray[np.bool_]:
     """Return which of these pages may have links: those read since they became known or came back."""
     found = np.zeros(len(pages), np.bool_)
     known = pages < len(state)

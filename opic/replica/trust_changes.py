@@ -9,14 +9,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Int64s
 from opic.replica.effect import Effect
 from opic.replica.remote_pages import RemotePages
 from opic.replica.replica import Replica
 from opic.replica.shown_links import ShownLinks
-
-Int64s = NDArray[np.int64]
 
 
 class TrustChanges:

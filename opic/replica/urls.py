@@ -1,12 +1,12 @@
 """Reads URLs of pages by id: from the replica's tail in memory, else from the blocks of the checkpoint."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from opic.errors import UrlMissing
 from opic.replica.checkpoint import URLS_A_FIELD, url_field
 from opic.replica.effect import text_of, unpack_lines
 from opic.replica.replica import Replica
-from opic.store.connection import Client, store_errors
+from opic.store.connection import Client, ask, store_errors
 from opic.store.keys import Keys
 
 
@@ -34,12 +34,9 @@ def read_urls_of_many(client: Client, asked: Sequence[tuple[Keys, Replica, Seque
         fields = sorted({i // URLS_A_FIELD for i in ids if i not in found[at]})
         wanted += [(at, field) for field in fields]
     if wanted:
-        with store_errors(), client.pipeline(transaction=False) as pipe:
-            for at, number in wanted:
-                block, name, _ = url_field(number * URLS_A_FIELD)
-                pipe.hget(asked[at][0].block(block), name)
-            packed: Mapping[tuple[int, int], bytes | None] = dict(zip(wanted, pipe.execute(), strict=True))
-        lines = {key: unpack_lines(value or b"") for key, value in packed.items()}
+        fields_of = [(asked[at][0], *url_field(number * URLS_A_FIELD)) for at, number in wanted]
+        packed = ask(client, [["HGET", keys.block(block), name] for keys, block, name, _ in fields_of])
+        lines = {place: unpack_lines(value or b"") for place, value in zip(wanted, packed, strict=True)}
         for at, (keys, _, ids) in enumerate(asked):
             for i in ids:
                 if i not in found[at]:

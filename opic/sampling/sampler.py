@@ -143,19 +143,7 @@ def take_sample(
     """
     if request.steps < 1:
         raise BadInput(f"--steps {request.steps} is below 1: start with 1,000")
-    visits, spent = list[Visit[str]](), False
-    rng = random.Random(request.seed)  # noqa: S311 - a sample, not a secret
-    try:
-        walk = FocusedWalk(web, start, rng, request.walk)
-        for visit in walk.visits():
-            visits.append(visit)
-            on_progress(SampleProgress(len(visits), request.steps, web.fetched, web.failed))
-            if len(visits) == request.steps:
-                break
-    except FetchesSpent as error:
-        spent = True
-        if len(visits) < 2:
-            raise BadInput(f"{error} before the walk made two steps: allow more, or choose a softer focus") from None
+    visits, spent = _walk(web, start, request, on_progress)
     trial = request.walk.focus is Focus.TRIAL
     spaced = take_samples(visits, by_degree=trial)
     samples = spaced if trial else weigh_visits(visits, spaced.burn_in)
@@ -182,6 +170,25 @@ def take_sample(
         None if shares is None else shares.shares(), pages, precision, web.fetched, web.failed, jumps, notes,
         samples.course(hits),
     )  # fmt: skip
+
+
+def _walk(
+    web: SampledWeb, start: str, request: SampleRequest, on_progress: Callable[[SampleProgress], object]
+) -> tuple[list[Visit[str]], bool]:
+    """Return the visits of a walk, and whether it ended early because as many pages were fetched as may be."""
+    visits = list[Visit[str]]()
+    rng = random.Random(request.seed)  # noqa: S311 - a sample, not a secret
+    try:
+        for visit in FocusedWalk(web, start, rng, request.walk).visits():
+            visits.append(visit)
+            on_progress(SampleProgress(len(visits), request.steps, web.fetched, web.failed))
+            if len(visits) == request.steps:
+                break
+    except FetchesSpent as error:
+        if len(visits) < 2:
+            raise BadInput(f"{error} before the walk made two steps: allow more, or choose a softer focus") from None
+        return visits, True
+    return visits, False
 
 
 def _values(

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Bools
 from opic.errors import BadInput, MissingExtra
 
 FORMAT: Final = "opic text model 1"
@@ -26,7 +26,6 @@ FOLDS: Final = 5
 PAGES_OF_CLASS_MIN: Final = 2
 FILE_BYTES_MAX: Final = 64 << 20
 
-Bools = NDArray[np.bool_]
 _words_of = re.compile(WORD).findall
 _Weight = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]  # NaN fails both.
 

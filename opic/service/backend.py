@@ -18,7 +18,8 @@ from opic.ingest.worker import LogSource, work
 from opic.memory import memory_bytes
 from opic.model.cash import CLASSES_MAX, MILLION
 from opic.model.classes import NO_WEIGHTS, OTHERS, ClassesChange, encode_change, version_of
-from opic.model.events import CLASSIFIED_MAX, EventLimits, SeedList, check_seeds, encode_ids, encode_seeds, good_urls
+from opic.model.event_checks import check_seeds
+from opic.model.events import CLASSIFIED_MAX, EventLimits, SeedList, encode_ids, encode_seeds, good_urls
 from opic.query.convergence import Convergence
 from opic.query.coverage import CoverageQuery
 from opic.query.exact import Exact

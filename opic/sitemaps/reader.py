@@ -6,6 +6,7 @@ What is fetched is named by files that anybody may write: only public addresses 
 import asyncio
 import zlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -53,7 +54,7 @@ class SitemapPage(NamedTuple):
     where: str
 
 
-class SitemapReader:
+class SitemapReader(AbstractContextManager["SitemapReader"]):
     """Reads sitemaps one after the other. Use it as a context manager, in one thread.
 
     `problems` says what could not be read, each as "file: reason" or "file:line: reason".
@@ -73,10 +74,6 @@ class SitemapReader:
             max_redirects=REDIRECTS_MAX,
             transport=None if limits.allow_private else PublicTransport(),
         )
-
-    def __enter__(self) -> "SitemapReader":
-        """Return the reader."""
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Close all connections."""

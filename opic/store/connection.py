@@ -181,6 +181,22 @@ def _ours(error: Exception) -> StoreError:
     return StoreError(f"the store refused a command: {text}")
 
 
+def ask(client: Client, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    """Send commands together, each to the server of the key that it names; return the replies in order.
+
+    Raises:
+        StoreError: a server can't be reached, or refused a command.
+    """
+    with store_errors():
+        if len(commands) == 1:
+            return [client.execute_command(*commands[0])]
+        with client.pipeline(transaction=False) as pipe:
+            for command in commands:
+                pipe.execute_command(*command)
+            answers: list[Any] = pipe.execute()
+    return answers
+
+
 class Line:
     """One pipelined connection to the server of a shard: commands may be sent ahead; replies come in the same order.
 

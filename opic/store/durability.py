@@ -23,6 +23,7 @@ from opic.errors import StoreError, StoreUnavailable
 from opic.store.connection import Client, Line, store_errors
 from opic.store.keys import Keys
 from opic.store.library import primaries
+from opic.store.loader_rights import LossRisk
 
 Level = Literal["server", "fsync"]
 
@@ -45,14 +46,6 @@ class Durability:
     def wanted(self) -> bool:
         """Whether there is anything to wait for or to check."""
         return self.level != "server" or self.replicas > 0
-
-
-@dataclass(frozen=True, slots=True)
-class DurabilityProblem:
-    """A risk of data loss; `fatal` if a mere restart may lose data, or the requested durability does not hold."""
-
-    text: str
-    fatal: bool = False
 
 
 def await_durable(line: Line, keys: Keys, durability: Durability) -> None:
@@ -90,7 +83,7 @@ def await_durable(line: Line, keys: Keys, durability: Durability) -> None:
         )
 
 
-def durability_problem(client: Client, durability: Durability | None = None) -> DurabilityProblem | None:
+def durability_problem(client: Client, durability: Durability | None = None) -> LossRisk | None:
     """Return which confirmed writes a crash, a power loss or a failover may lose; None if none.
 
     Args:
@@ -106,9 +99,9 @@ def durability_problem(client: Client, durability: Durability | None = None) -> 
     return found
 
 
-def _problem(server: Client, info: Mapping[str, Any], wanted: Durability) -> DurabilityProblem | None:
+def _problem(server: Client, info: Mapping[str, Any], wanted: Durability) -> LossRisk | None:
     if not int(info.get("aof_enabled", 0)):
-        return DurabilityProblem(
+        return LossRisk(
             "appendonly is no: a restart loses what was accepted since the last snapshot; set it to yes. Only where "
             "events are in Kafka for longer than from one `opic backup` to the next, a restore and a replay bring all "
             "of it back",
@@ -119,21 +112,19 @@ def _problem(server: Client, info: Mapping[str, Any], wanted: Durability) -> Dur
     except redis.ResponseError:
         policy = None
     if policy is None:
-        return DurabilityProblem(
+        return LossRisk(
             "appendonly is yes; CONFIG is not allowed: see that appendfsync is always", wanted.level == "fsync"
         )
     if policy != "always":
         seconds = "a second or two" if policy == "everysec" else "what the system had not written yet"
-        return DurabilityProblem(
+        return LossRisk(
             f"appendfsync is {policy}: a power loss may lose {seconds}; set it to always", wanted.level == "fsync"
         )
     replicas = int(info.get("connected_slaves", 0))
     if replicas < wanted.replicas:
-        return DurabilityProblem(
-            f"{replicas} replicas are connected, OPIC_WAIT_REPLICAS wants {wanted.replicas}", fatal=True
-        )
+        return LossRisk(f"{replicas} replicas are connected, OPIC_WAIT_REPLICAS wants {wanted.replicas}", fatal=True)
     if replicas and not wanted.replicas:
-        return DurabilityProblem(
+        return LossRisk(
             "replicas follow a moment behind: a failover may lose that moment; OPIC_WAIT_REPLICAS=1 waits for one"
         )
     return None

@@ -170,6 +170,19 @@ local function pages_only(ids)
   return true
 end
 
+local function check_outboxes(keys, outboxes)
+  for i = 1, #outboxes, 4 do
+    if type(outboxes[i]) ~= 'string' or type(outboxes[i + 3]) ~= 'string' then
+      return redis.error_reply('OPICARGS bad outbox')
+    end
+    if redis.call('XLEN', keys[FIXED + (i + 3) / 4]) >= OUTBOX_MAX then return {'FULL', outboxes[i]} end
+    if (redis.call('HGET', keys[9], outboxes[i]) or '0') ~= outboxes[i + 1] then
+      return redis.error_reply('OPICARGS an outbox does not match the journal')
+    end
+  end
+  return nil
+end
+
 local function check_step(keys, args, blob)
   local advances, totals, fetches, letters, outboxes, calls, forget, metas, senders = unpack(blob, 1, 9)
   local asked, revived, forgotten, again, since = unpack(blob, 10, 14)
@@ -183,15 +196,8 @@ local function check_step(keys, args, blob)
   if #keys ~= FIXED + #outboxes / 4 + more or senders and #senders ~= #fetches / 3 * 2 then
     return redis.error_reply('OPICARGS keys do not match blob')
   end
-  for i = 1, #outboxes, 4 do
-    if type(outboxes[i]) ~= 'string' or type(outboxes[i + 3]) ~= 'string' then
-      return redis.error_reply('OPICARGS bad outbox')
-    end
-    if redis.call('XLEN', keys[FIXED + (i + 3) / 4]) >= OUTBOX_MAX then return {'FULL', outboxes[i]} end
-    if (redis.call('HGET', keys[9], outboxes[i]) or '0') ~= outboxes[i + 1] then
-      return redis.error_reply('OPICARGS an outbox does not match the journal')
-    end
-  end
+  local refusal = check_outboxes(keys, outboxes)
+  if refusal then return refusal end
   for i = 1, #totals, 2 do
     if not string.find(totals[i + 1], '^%-?%d+$') then return redis.error_reply('OPICARGS bad total') end
   end

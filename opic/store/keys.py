@@ -10,6 +10,13 @@ from opic.errors import SettingsError
 
 FORMAT: Final = "4"  # Format version of keys, journal and checkpoint. Other versions are refused.
 FORMAT_NORMALIZED: Final = "4n"  # The same where URLs are normalized, which versions before would write otherwise.
+# The other keys of a shard are called as their attributes are, without underscores.
+OTHER_NAMES: Final = {
+    "names_block": "b:names",
+    "known_since": "since",
+    "link_segments": "linkseg",
+    "local_lists": "local",
+}
 CRAWL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -21,6 +28,48 @@ def format_of(normalize: str) -> str:
 class Keys:
     """The names of one shard's keys."""
 
+    meta: str
+    books: str
+    offsets: str
+    head: str
+    journal: str
+    names_block: str
+    log: str
+    end: str
+    dead: str
+    replayed: str
+    rules: str
+    calls: str
+    call_ends: str
+    metrics: str
+    curve: str
+    sent: str
+    seen: str
+    page_meta: str
+    known_since: str
+    urls: str
+    links: str  # Of an earlier version.
+    link_segments: str
+    resume: str
+    leases: str
+    waits: str
+    fails: str
+    holders: str
+    refusals: str
+    replays: str
+    hosts: str
+    freed: str
+    renewed: str
+    released: str
+    polite: str
+    crawl_delays: str
+    blocks: str
+    limits: str
+    flights: str
+    flight_ends: str
+    barrier: str
+    local_lists: str
+
     def __init__(self, crawl: str, shard: int) -> None:
         """Name the keys of a shard.
 
@@ -31,47 +80,12 @@ class Keys:
             raise SettingsError(f"OPIC_CRAWL={crawl!r}: a crawl's name is 1 to 64 letters, digits, '_', '.' or '-'")
         self.crawl, self.shard = crawl, shard
         self.prefix = f"opic:{{{crawl}:{shard}}}:"
-        self.meta = self.prefix + "meta"
-        self.books = self.prefix + "books"
-        self.offsets = self.prefix + "offsets"
-        self.head = self.prefix + "head"
-        self.journal = self.prefix + "journal"
-        self.names_block = self.prefix + "b:names"
-        self.log = self.prefix + "log"
-        self.end = self.prefix + "end"
-        self.dead = self.prefix + "dead"
-        self.replayed = self.prefix + "replayed"
-        self.rules = self.prefix + "rules"
-        self.calls = self.prefix + "calls"
-        self.call_ends = self.prefix + "callends"
-        self.metrics = self.prefix + "metrics"
-        self.curve = self.prefix + "curve"
-        self.sent = self.prefix + "sent"
-        self.seen = self.prefix + "seen"
-        self.page_meta = self.prefix + "pagemeta"
-        self.known_since = self.prefix + "since"
-        self.urls = self.prefix + "urls"
-        self.links = self.prefix + "links"  # Of an earlier version.
-        self.link_segments = self.prefix + "linkseg"
-        self.resume = self.prefix + "resume"
-        self.leases = self.prefix + "leases"
-        self.waits = self.prefix + "waits"
-        self.fails = self.prefix + "fails"
-        self.holders = self.prefix + "holders"
-        self.refusals = self.prefix + "refusals"
-        self.replays = self.prefix + "replays"
-        self.hosts = self.prefix + "hosts"
-        self.freed = self.prefix + "freed"
-        self.renewed = self.prefix + "renewed"
-        self.released = self.prefix + "released"
-        self.polite = self.prefix + "polite"
-        self.crawl_delays = self.prefix + "crawldelays"
-        self.blocks = self.prefix + "blocks"
-        self.limits = self.prefix + "limits"
-        self.flights = self.prefix + "flights"
-        self.flight_ends = self.prefix + "flightends"
-        self.barrier = self.prefix + "barrier"
-        self.local_lists = self.prefix + "local"
+        for name in NAMES:
+            setattr(self, name, self.prefix + OTHER_NAMES.get(name, name.replace("_", "")))
+
+    def names(self) -> list[str]:
+        """Return the names of all keys that a shard has once at most."""
+        return [getattr(self, name) for name in NAMES]
 
     def block(self, number: int) -> str:
         """Return the key of a block of the checkpoint."""
@@ -80,3 +94,6 @@ class Keys:
     def outbox(self, to: int) -> str:
         """Return the key of the outbox for another shard, a stream."""
         return f"{self.prefix}out:{to}"
+
+
+NAMES: Final = tuple(Keys.__annotations__)

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Int64s = NDArray[np.int64]
+from opic.arrays import Int64s
+
 INTERVAL_SECONDS: Final = 60
 ENTRY: Final = np.dtype([("seconds", "<u4"), ("page", "<u4"), ("alone", "u1")])
 

@@ -40,14 +40,14 @@ MEND: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class LoaderProblem:
-    """Why a restart of the server loses data or may lose some; not `fatal` where nobody can be asked."""
+class LossRisk:
+    """Why data may be lost; `fatal` if a mere restart may lose it, or the requested durability does not hold."""
 
     text: str
-    fatal: bool = True
+    fatal: bool = False
 
 
-def loader_problem(server: Client, info: Mapping[str, Any]) -> LoaderProblem | None:
+def loader_problem(server: Client, info: Mapping[str, Any]) -> LossRisk | None:
     """Return whether `default` lacks a right that the loader of the append-only file needs; None if it has all.
 
     Args:
@@ -63,22 +63,23 @@ def loader_problem(server: Client, info: Mapping[str, Any]) -> LoaderProblem | N
         answers = pipe.execute(raise_on_error=False)
     for write, answer in zip(WRITES, answers, strict=True):
         if isinstance(answer, redis.exceptions.NoPermissionError):
-            return LoaderProblem(
+            return LossRisk(
                 "whether a restart of the store's server loses data can't be told: it reads its append-only file as "
                 "the user `default`, and this user may not ask what that one may do: allow this user `+acl|dryrun`, as "
-                "deploy/users.acl does"
+                "deploy/users.acl does",
+                fatal=True,
             )
         if isinstance(answer, redis.ResponseError):  # A managed server without ACL.
-            return LoaderProblem(
+            return LossRisk(
                 f"the store's server does not say what the user `default` may do ({answer}), as which it may read its "
-                "append-only file: see that this user may write",
-                fatal=False,
+                "append-only file: see that this user may write"
             )
         if isinstance(answer, Exception):
             raise answer
         if answer not in (b"OK", "OK", True):
-            return LoaderProblem(
+            return LossRisk(
                 "a restart of the store's server loses data: it reads its append-only file as the user `default`, who "
-                f"may not {write.split()[0]} keys that begin with `opic:`. Before the server stops, {MEND}"
+                f"may not {write.split()[0]} keys that begin with `opic:`. Before the server stops, {MEND}",
+                fatal=True,
             )
     return None

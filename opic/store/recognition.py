@@ -7,7 +7,7 @@ directory (`opic.service.known_crawls`), and in Kafka (`opic.ingest.kafka.used_b
 from collections.abc import Mapping
 
 from opic.errors import StoreLost
-from opic.store.connection import Client, store_errors
+from opic.store.connection import Client, ask, store_errors
 from opic.store.keys import Keys
 
 # Fields of a shard's meta by which a process takes a crawl with another secret than the one that it knew.
@@ -26,17 +26,12 @@ def lost_part(client: Client, crawl: str, meta: Mapping[bytes, bytes], shards: i
     """
     if b"restoring" in meta:  # Opening it says so.
         return None
-    described = b"format" in meta
     shards = int(meta.get(b"shards", shards))
-    with store_errors(), client.pipeline(transaction=False) as pipe:
-        for number in range(1, shards):
-            pipe.hmget(Keys(crawl, number).meta, "secret", "restoring")
-        others = pipe.execute() if shards > 1 else []
-        if described:
-            return _lost_shards(meta, others)
-        first = Keys(crawl, 0)
-        names = [name for name in vars(first).values() if str(name).startswith(first.prefix) and name != first.prefix]
-        left = int(client.exists(*names)) + sum(secret is not None for secret, _ in others)
+    others = ask(client, [["HMGET", Keys(crawl, number).meta, "secret", "restoring"] for number in range(1, shards)])
+    if b"format" in meta:
+        return _lost_shards(meta, others)
+    with store_errors():
+        left = int(client.exists(*Keys(crawl, 0).names())) + sum(secret is not None for secret, _ in others)
     return f"{left:,} of its keys are left, without those that describe it" if left else None
 
 

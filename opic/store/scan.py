@@ -7,15 +7,16 @@ breaks, or the server redirects it, the scan fails with ScanBroken, and the call
 """
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any, Final, TypeVar
 
 from opic.errors import ScanBroken, StoreUnavailable
 from opic.store.cluster import Cluster
 from opic.store.connection import Client, Line, store_errors
 from opic.store.library import primaries
 
+T = TypeVar("T")
 SCAN_COUNT: Final = 1_000  # Elements per call: about a millisecond of the server's time.
 SCANS_MAX: Final = 10  # Attempts to scan a key, or all keys, within one run.
 PAUSE_SECONDS: Final = 0.5  # Between two attempts: a restart or a slot's move takes a moment.
@@ -35,26 +36,21 @@ def scan_hash(client: Client, key: str, *, grows: bool = False) -> Iterator[dict
         ScanBroken: the server restarted, failed over, or gave the key to another: discard the parts, and scan again.
         StoreUnavailable: the server can't be reached.
     """
-    line, found = Line(client, key), 0
-    try:
+    found = 0
+    with closing(Line(client, key)) as line:
         least = _answer(line, ["HLEN", key]) if grows else 0
         for flat in _parts(line, "HSCAN", key):
             found += len(flat) // 2
             yield dict(zip(flat[::2], flat[1::2], strict=True))
-    finally:
-        line.close()
     if found < least:
         raise ScanBroken(f"the scan of {key} returned {found:,} of {least:,} fields")
 
 
 def scan_sorted_set(client: Client, key: str) -> Iterator[list[tuple[bytes, float]]]:
     """Yield the members of a sorted set with their scores, in parts. See `scan_hash`."""
-    line = Line(client, key)
-    try:
+    with closing(Line(client, key)) as line:
         for flat in _parts(line, "ZSCAN", key):
             yield [(name, float(score)) for name, score in zip(flat[::2], flat[1::2], strict=True)]
-    finally:
-        line.close()
 
 
 def read_hash(client: Client, key: str) -> dict[bytes, bytes]:
@@ -63,12 +59,7 @@ def read_hash(client: Client, key: str) -> dict[bytes, bytes]:
     Raises:
         StoreUnavailable: the server can't be reached, or each of SCANS_MAX scans was broken.
     """
-    for attempt in range(SCANS_MAX):
-        try:
-            return {name: value for part in scan_hash(client, key) for name, value in part.items()}
-        except ScanBroken as broken:
-            _pause(attempt, broken)
-    raise AssertionError("unreachable")
+    return _whole(lambda: {name: value for part in scan_hash(client, key) for name, value in part.items()})
 
 
 def key_names(client: Client, pattern: str) -> set[bytes]:
@@ -80,17 +71,16 @@ def key_names(client: Client, pattern: str) -> set[bytes]:
     Raises:
         StoreUnavailable: a server can't be reached, or servers restarted or slots moved during SCANS_MAX scans.
     """
-    for attempt in range(SCANS_MAX):
-        try:
-            with store_errors():
-                before = _layout(client)
-                found = {key for server in primaries(client) for key in _keys_of(server, pattern)}
-                if _layout(client) != before:
-                    raise ScanBroken("slots of the cluster moved while its keys were read")
-            return found
-        except ScanBroken as broken:
-            _pause(attempt, broken)
-    raise AssertionError("unreachable")
+
+    def read() -> set[bytes]:
+        with store_errors():
+            before = _layout(client)
+            found = {key for server in primaries(client) for key in _keys_of(server, pattern)}
+            if _layout(client) != before:
+                raise ScanBroken("slots of the cluster moved while its keys were read")
+        return found
+
+    return _whole(read)
 
 
 @contextmanager
@@ -114,10 +104,10 @@ def _runs(client: Client, keys: Sequence[str]) -> list[bytes]:
     return found
 
 
-def _parts(line: Line, command: str, key: str) -> Iterator[list[bytes]]:
+def _parts(line: Line, *command: str, match: Sequence[str] = ()) -> Iterator[list[bytes]]:
     cursor = b"0"
     while True:
-        cursor, flat = _answer(line, [command, key, cursor, "COUNT", SCAN_COUNT])
+        cursor, flat = _answer(line, [*command, cursor, *match, "COUNT", SCAN_COUNT])
         yield flat
         if cursor == b"0":
             return
@@ -132,15 +122,9 @@ def _answer(line: Line, command: Sequence[Any]) -> Any:
 
 
 def _keys_of(server: Client, pattern: str) -> Iterator[bytes]:
-    line, cursor = Line(server, pattern), b"0"
-    try:
-        while True:
-            cursor, keys = _answer(line, ["SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT])
+    with closing(Line(server, pattern)) as line:
+        for keys in _parts(line, "SCAN", match=("MATCH", pattern)):
             yield from keys
-            if cursor == b"0":
-                return
-    finally:
-        line.close()
 
 
 def _layout(client: Client) -> list[str]:
@@ -150,11 +134,8 @@ def _layout(client: Client) -> list[str]:
     client.nodes_manager.initialize()
     lines = []
     for server in primaries(client):
-        line = Line(server, "")
-        try:
+        with closing(Line(server, "")) as line:
             nodes = _answer(line, ["CLUSTER", "NODES"]).decode().splitlines()
-        finally:
-            line.close()
         # ID ADDRESS FLAGS PRIMARY PING PONG EPOCH LINK SLOT ..; a slot that moves is in brackets.
         fields = next(node.split() for node in nodes if "myself" in node.split()[2])
         if any(slot.startswith("[") for slot in fields[8:]):
@@ -163,9 +144,16 @@ def _layout(client: Client) -> list[str]:
     return sorted(lines)
 
 
-def _pause(attempt: int, broken: ScanBroken) -> None:
-    if attempt == SCANS_MAX - 1:
-        raise StoreUnavailable(
-            f"{SCANS_MAX} scans in a row were broken off: try again once servers and slots are at rest ({broken})"
-        ) from broken
-    time.sleep(PAUSE_SECONDS)
+def _whole(read: Callable[[], T]) -> T:
+    """Return what is read, again from the beginning while the scan is broken off."""
+    for attempt in range(SCANS_MAX):
+        try:
+            return read()
+        except ScanBroken as broken:
+            if attempt == SCANS_MAX - 1:
+                raise StoreUnavailable(
+                    f"{SCANS_MAX} scans in a row were broken off: try again once servers and slots are at rest "
+                    f"({broken})"
+                ) from broken
+        time.sleep(PAUSE_SECONDS)
+    raise AssertionError("unreachable")

@@ -3,6 +3,7 @@
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -11,7 +12,7 @@ import msgpack
 from opic.errors import BeingRestored, StoreError, StoreLost, StoreMismatch, StoreUnavailable
 from opic.model.books import Books
 from opic.model.cash import CONTINUOUS, MILLION, CrawlRules
-from opic.store.connection import Client, Line, store_errors
+from opic.store.connection import Client, Line, ask, store_errors
 from opic.store.durability import Durability, await_durable
 from opic.store.keys import Keys, format_of
 from opic.store.recognition import ANEW, RESTORED, check_not_lost
@@ -225,13 +226,10 @@ class Shard:
         """
         if not self.durability.wanted:
             return
-        line = self.line()
-        try:
+        with closing(self.line()) as line:
             if line.run_id != (self.run_id if run_id is None else run_id):
                 raise StoreUnavailable(f"shard {self.number} is served by another run of the store than a moment ago")
             await_durable(line, self.keys, self.durability)
-        finally:
-            line.close()
 
     def books(self) -> Books:
         """Return the current totals."""
@@ -271,10 +269,7 @@ def check_known(shards: Sequence[Shard]) -> None:
         StoreLost: it does not.
         BeingRestored: a backup is being restored into the crawl.
     """
-    with store_errors(), shards[0].client.pipeline(transaction=False) as pipe:
-        for shard in shards:
-            pipe.hmget(shard.keys.meta, *CHECKED)
-        answers = pipe.execute()
+    answers = ask(shards[0].client, [["HMGET", shard.keys.meta, *CHECKED] for shard in shards])
     for shard, values in zip(shards, answers, strict=True):
         _check_whole(shard, values)
 

@@ -11,7 +11,8 @@ from opic.api.coalescing import Coalescer
 from opic.errors import BadInput
 from opic.frontier import PagesRequest
 from opic.model.cash import MILLION
-from opic.model.events import SeedList, check_event, check_seeds, encode_seeds, encode_without_passwords
+from opic.model.event_checks import check_event, check_seeds
+from opic.model.events import SeedList, encode_seeds, encode_without_passwords
 from opic.model.ledger_page import LedgerPage
 from opic.model.page_notes import unpack_meta
 from opic.service.backend import Backend

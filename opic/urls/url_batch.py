@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-Bools = NDArray[np.bool_]
-Int64s = NDArray[np.int64]
+from opic.arrays import Bools, Int64s
+
 YEAR_DIGITS = 4
 HTTPS = b"https://"
 PLAIN = np.zeros(256, np.bool_)

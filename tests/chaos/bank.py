@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from opic.errors import BadUrl
 from opic.model.cash import Flag, split
-from opic.model.events import CheckedEvent, EventLimits, Outcome, Record, decode_record
+from opic.model.event_checks import decode_record
+from opic.model.events import CheckedEvent, EventLimits, Outcome, Record
 from opic.model.ledger_page import LedgerPage
 from opic.replica import Crawl
 from opic.urls.canonical import canonical_url

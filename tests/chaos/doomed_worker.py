@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 TRACED = ("worker.py", "shard_writer.py", "checkpointer.py", "batch.py", "writer.py", "replica.py", "follow.py")
-TRACED += ("shard.py", "connection.py", "source.py")
+TRACED += ("shard.py", "connection.py", "source.py", "state_changes.py", "step.py", "deliveries.py")
 
 
 class Doom:

@@ -19,7 +19,8 @@ from opic.api import frontier_counts as census
 from opic.errors import BeingRestored, StoreError, StoreUnavailable, TailLost
 from opic.ingest import ShardWriter, Writer
 from opic.ingest.event_log import EventLog
-from opic.model.events import EventLimits, Record, decode_record
+from opic.model.event_checks import decode_record
+from opic.model.events import EventLimits, Record
 from opic.ops import restore as restores
 from opic.ops.backup import backup
 from opic.ops.backup_files import MANIFEST

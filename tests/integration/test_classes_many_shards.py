@@ -194,8 +194,12 @@ def test_worker_killed_anywhere_defines_each_time_once(valkey: Server) -> None:
     log, rng = history(), random.Random(20030524)
     filled(valkey, "scratch", log)
     seen = json.loads(run_worker(valkey, "scratch", 20, {"record": True}).stdout)
-    first = [where for where in sorted(seen) if where.startswith(("writer.py", "class_sweeps.py"))]
-    rest = [where for where in sorted(seen) if where.startswith(("batch.py", "shard_writer.py", "replica.py"))]
+    first = [where for where in sorted(seen) if where.startswith(("writer.py", "deliveries.py", "class_sweeps.py"))]
+    rest = [
+        where
+        for where in sorted(seen)
+        if where.startswith(("batch.py", "state_changes.py", "shard_writer.py", "replica.py"))
+    ]
     crawl, killed = filled(valkey, "real", log), 0
     for where in [*rng.sample(first, 9), *rng.sample(rest, 4)]:
         until = min(crawl.resume(PARTITION) + len(log) // 11, len(log) - 1)

@@ -16,6 +16,7 @@ from opic.model.ledger import Ledger
 from opic.replica import Crawl, Replica
 from opic.replica.follow import Follower
 from opic.store import Shard
+from opic.store.connection import Client, ask
 
 LOG = pep_history()[:1_500]
 TINY = 3_000  # Bytes of journal.
@@ -85,16 +86,17 @@ class Writing:
 def load_with_pauses(shard: Shard, pause: Callable[[int], object]) -> tuple[Replica, int]:
     """Load a replica; tell `pause` the number of each read of the store once it was answered; return their count."""
     numbers = count()
-    ask = Follower._ask
+    pausing = Pausing(shard.client, lambda: pause(next(numbers)))
 
-    def asking(follower: Follower, commands: Any) -> Any:
-        answers = ask(follower, commands)
-        pause(next(numbers))
+    def asking(client: Client, commands: Any) -> Any:
+        answers = ask(client, commands)
+        if client is pausing:
+            pause(next(numbers))
         return answers
 
     replica = Replica(shard.rules, shard.number)
-    follower = Follower(Pausing(shard.client, lambda: pause(next(numbers))), shard.keys, replica)
-    with patch.object(Follower, "_ask", asking):
+    follower = Follower(pausing, shard.keys, replica)
+    with patch("opic.replica.follow.ask", asking):
         follower.load()
     return replica, next(numbers)
 

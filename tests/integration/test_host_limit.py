@@ -12,7 +12,7 @@ from opic.ingest import ShardWriter, Writer
 from opic.model.events import EventLimits
 from opic.model.ledger import Ledger
 from opic.replica import Crawl
-from opic.replica.host_limit import REFUSED, refuse_links
+from opic.replica.host_limit import REFUSED, NewPages, refuse_links
 from opic.settings import Settings
 from opic.store import Shard
 
@@ -119,7 +119,7 @@ def test_links_are_refused_in_their_order(
         ids,
         np.array([explicit for _, explicit, _ in strings], np.bool_),
         np.array(events, np.int64),
-        (first, named, np.array([hosts[page] for page in order], np.int64)),
+        NewPages(first, named, np.array([hosts[page] for page in order], np.int64)),
         {2: hosts[2]} if any(page == 2 for page, _, _ in strings) else {},
         np.array(full, np.int64),
         most,

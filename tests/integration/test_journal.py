@@ -132,7 +132,7 @@ def test_call_that_writes_blocks_and_is_refused_keeps_those_blocks_dirty_and_no_
     assert chosen.calls == dirty > 5
     assert store.checkpointer.dirty == 1
     assert store.checkpointer.blocks_written == dirty - 2  # And the names.
-    (missed,) = np.flatnonzero(store.checkpointer._since).tolist()
+    (missed,) = np.flatnonzero(store.checkpointer._blocks.since).tolist()
     written = [shard.client.hget(shard.keys.block(block), "l") for block in range(dirty - 1)]
     assert [block for block, lsn in enumerate(written) if lsn is None] == [missed]
     assert shard.client.xlen(shard.keys.journal) == store.replica.head.lsn, "the journal was trimmed past it"

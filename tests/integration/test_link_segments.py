@@ -11,10 +11,10 @@ from linked_web import PAGES, Web
 from same_state import small_blocks, stored_links
 from servers import Server
 
+from opic.arrays import Uint16s, Uint32s, Uint64s
 from opic.errors import StoreDamaged, StoreUnavailable
 from opic.ingest import Writer, link_keeper
 from opic.ingest.checkpointer import Checkpointer
-from opic.model.trust import pack_links
 from opic.query.kept_links import KeptLinks
 from opic.replica.fingerprints import Fingerprints
 from opic.replica.stored_links import read_list, read_segments
@@ -33,6 +33,12 @@ def read_some(web: Web, draw: random.Random, count: int = 1) -> None:
     for _ in range(count):
         url, links = draw.choice(PAGES), draw.sample(PAGES, draw.randint(0, 7))
         web.read(url, links, status=404 if draw.random() < 0.15 else 200)
+
+
+def packed_as_before(near: Uint32s, far: Uint64s, far_shards: Uint16s) -> bytes:
+    """The links of a page as earlier versions stored them."""
+    parts = (near.astype("<u4"), far.astype("<u8"), far_shards.astype("<u2"))
+    return len(near).to_bytes(4, "little") + b"".join(part.tobytes() for part in parts)
 
 
 def plain(web: Web) -> dict[str, set[str]]:
@@ -165,7 +171,7 @@ def test_links_of_an_earlier_version_are_packed_once(valkey: Server, shards: int
     other = Writer(web.opened(shards), journal_bytes=JOURNAL_BYTES)
     olds = []
     for shard, replica in zip(web.crawl.shards, web.crawl.follow(), strict=True):
-        olds.append({page: pack_links(*parts) for page, parts in stored_links(shard, replica).items()})
+        olds.append({page: packed_as_before(*parts) for page, parts in stored_links(shard, replica).items()})
         shard.client.delete(shard.keys.link_segments)
     web.writer = other
     web.read(PAGES[0], PAGES[3:5])  # So that this worker has seen that there is nothing to convert.

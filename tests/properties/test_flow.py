@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from plain_flow import exact, residual, transitions
 
+from opic.arrays import Uint32s
 from opic.graph import link_pool
 from opic.graph.flow import Flow
 from opic.graph.known_graph import KnownGraph
-from opic.graph.link_pool import UNKNOWN_PAGE, LinkPool, Uint32s
+from opic.graph.link_pool import UNKNOWN_PAGE, LinkPool
 
 DAMPING = 0.85
 PAGES = 9

@@ -3,7 +3,7 @@
 import logging
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
@@ -23,7 +23,6 @@ log = logging.getLogger("opic.ingest")
 # kafka-python's own types are loose; what comes out of it is checked where it matters.
 Client = Any
 Message = Any
-Headers = Sequence[tuple[str, bytes]]
 
 # Headers of records: the kind, unless it is a crawl event; the digest of an Idempotency-Key and the event's number in
 # the call. Headers of dead letters: the reason and the origin.
@@ -117,7 +116,7 @@ class _Words(logging.Handler):
             self.said = why.removeprefix("KafkaConnectionError: ")
 
 
-def _connect(where: str, kind: Callable[..., Client], options: Mapping[str, Any]) -> Client:
+def _connect(where: str, kind: Callable[..., Client], options: Mapping[str, Any], **more: Any) -> Client:
     """Create a client and connect. If that fails, close its thread and sockets, which it would leave behind."""
     logger, words = logging.getLogger("kafka.net.connection"), _Words()
     made: list[KafkaNetClient] = []
@@ -129,7 +128,7 @@ def _connect(where: str, kind: Callable[..., Client], options: Mapping[str, Any]
     logger.addHandler(words)
     try:
         with kafka_errors(where):
-            return kind(**options, kafka_client=make)
+            return kind(**options, **more, kafka_client=make)
     except BaseException as error:
         for client in made:
             client.close()
@@ -199,7 +198,7 @@ class KafkaCluster:
 
     def admin(self) -> Client:
         """Create an admin client."""
-        return self._connect(KafkaAdminClient, {"request_timeout_ms": _ms(REQUEST_SECONDS)})
+        return _connect(self.where, KafkaAdminClient, self._options, request_timeout_ms=_ms(REQUEST_SECONDS))
 
     def consumer(self, **more: Any) -> Client:
         """Create a consumer. It never creates topics and never resets offsets silently."""
@@ -211,7 +210,7 @@ class KafkaCluster:
             "metadata_max_age_ms": 60_000,
             "metrics_enabled": False,
         }
-        return self._connect(KafkaConsumer, given | more)
+        return _connect(self.where, KafkaConsumer, self._options, **given | more)
 
     def producer(self, **more: Any) -> Client:
         """Create an idempotent producer, which waits for all in-sync replicas."""
@@ -226,10 +225,7 @@ class KafkaCluster:
             "delivery_timeout_ms": _ms(2 * REQUEST_SECONDS),
             "metrics_enabled": False,
         }
-        return self._connect(KafkaProducer, given | more)
-
-    def _connect(self, kind: Callable[..., Client], options: Mapping[str, Any]) -> Client:
-        return _connect(self.where, kind, {**self._options, **options})
+        return _connect(self.where, KafkaProducer, self._options, **given | more)
 
     @property
     def group(self) -> str:

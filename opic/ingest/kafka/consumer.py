@@ -44,6 +44,25 @@ def records_a_poll(shards: int) -> int:
     return min(max(RECORDS_A_POLL_MIN, RECORDS_A_SHARD * shards), RECORDS_A_POLL_MAX)
 
 
+def _member(cluster: KafkaCluster, shards: int) -> Client:
+    """Create a consumer that is a member of the crawl's group."""
+    settings = cluster.settings
+    session_ms = round(settings.kafka_session_seconds * 1000)
+    consumer = cluster.consumer(
+        group_id=cluster.group,
+        group_instance_id=settings.kafka_group_instance_id,
+        partition_assignment_strategy=[CooperativeStickyAssignor],
+        session_timeout_ms=session_ms,
+        heartbeat_interval_ms=min(3_000, session_ms // 3),
+        max_poll_interval_ms=round(POLL_INTERVAL_SECONDS * 1000),
+        max_poll_records=records_a_poll(shards),
+        fetch_max_bytes=FETCH_BYTES_MAX,
+        max_partition_fetch_bytes=PARTITION_FETCH_BYTES_MAX,
+    )
+    consumer._fetcher.PartitionRecords = Parts
+    return consumer
+
+
 class KafkaSource:
     """A member of the consumer group `opic-<crawl>`."""
 
@@ -71,23 +90,10 @@ class KafkaSource:
             KafkaUnavailable: Kafka does not answer.
             KafkaRefused: Kafka refused access, or the topic does not exist.
         """
-        settings = cluster.settings
         self._cluster, self._resume, self._first, self._stopped = cluster, resume, first, stopped
         self._signatures = signatures
         self.group = cluster.group
-        session_ms = round(settings.kafka_session_seconds * 1000)
-        self._consumer: Client = cluster.consumer(
-            group_id=self.group,
-            group_instance_id=settings.kafka_group_instance_id,
-            partition_assignment_strategy=[CooperativeStickyAssignor],
-            session_timeout_ms=session_ms,
-            heartbeat_interval_ms=min(3_000, session_ms // 3),
-            max_poll_interval_ms=round(POLL_INTERVAL_SECONDS * 1000),
-            max_poll_records=records_a_poll(shards),
-            fetch_max_bytes=FETCH_BYTES_MAX,
-            max_partition_fetch_bytes=PARTITION_FETCH_BYTES_MAX,
-        )
-        self._consumer._fetcher.PartitionRecords = Parts
+        self._consumer = _member(cluster, shards)
         self._held: dict[TopicPartition, Taken] = {}  # Returned by `poll`, but not done yet.
         self._new: set[TopicPartition] = set()  # Assigned, but not yet at the store's resume point.
         self._next: dict[TopicPartition, int] = {}  # Offset of the record that the client returns next.

@@ -1,7 +1,7 @@
 """Kafka topics: required configuration, comparison with the existing topics, and creation."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
@@ -17,8 +17,8 @@ REPLICATION_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """The required configuration of a topic."""
+class TopicSetup:
+    """The configuration of a topic, as it is wanted or as it is."""
 
     name: str
     partitions: int
@@ -26,17 +26,7 @@ class Wanted:
     config: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The actual configuration of a topic."""
-
-    name: str
-    partitions: int
-    replication: int
-    config: Mapping[str, str] = field(default_factory=dict)
-
-
-def wanted(cluster: KafkaCluster, partitions: int = PARTITIONS, replication: int = 1) -> tuple[Wanted, Wanted]:
+def wanted(cluster: KafkaCluster, partitions: int = PARTITIONS, replication: int = 1) -> tuple[TopicSetup, TopicSetup]:
     """Return the required configuration of the events topic and of the dead-letter topic.
 
     LogAppendTime makes the broker's clock the records' time, which decides what "now" is for an event: no crawler's
@@ -50,7 +40,7 @@ def wanted(cluster: KafkaCluster, partitions: int = PARTITIONS, replication: int
         "retention.ms": str(RETENTION_MS),
     }
     dead = {**config, "retention.ms": str(DEAD_RETENTION_MS), "retention.bytes": str(DEAD_RETENTION_BYTES)}
-    return Wanted(cluster.topic, partitions, replication, config), Wanted(cluster.dlq, 1, replication, dead)
+    return TopicSetup(cluster.topic, partitions, replication, config), TopicSetup(cluster.dlq, 1, replication, dead)
 
 
 def brokers(cluster: KafkaCluster, admin: Client) -> int:
@@ -59,7 +49,7 @@ def brokers(cluster: KafkaCluster, admin: Client) -> int:
         return len(admin.describe_cluster()["brokers"])
 
 
-def find(cluster: KafkaCluster, admin: Client, names: list[str]) -> dict[str, Found]:
+def find(cluster: KafkaCluster, admin: Client, names: list[str]) -> dict[str, TopicSetup]:
     """Return those of the topics that exist, by name."""
     with kafka_errors(cluster.where):
         there = [name for name in names if name in set(admin.list_topics())]
@@ -70,7 +60,7 @@ def find(cluster: KafkaCluster, admin: Client, names: list[str]) -> dict[str, Fo
         configs: Any = admin.describe_configs(resources, config_filter="all")
     config_of = _by_topic(configs)
     return {
-        topic["name"]: Found(
+        topic["name"]: TopicSetup(
             topic["name"],
             len(topic["partitions"]),
             min((len(part["replica_nodes"]) for part in topic["partitions"]), default=0),
@@ -90,7 +80,7 @@ def _by_topic(configs: Any) -> dict[str, dict[str, str]]:
     return found
 
 
-def differences(want: Wanted, found: Found) -> Iterator[str]:
+def differences(want: TopicSetup, found: TopicSetup) -> Iterator[str]:
     """Describe how a topic differs from its required configuration."""
     if found.partitions != want.partitions:
         yield f"{found.partitions} partitions, not {want.partitions}"
@@ -115,7 +105,9 @@ def _best(partitions: int, shards: int) -> int:
     return min((d for d in range(1, shards + 1) if shards % d == 0), key=lambda d: (abs(d - partitions), -d))
 
 
-def create(cluster: KafkaCluster, partitions: int, replication: int | None) -> Iterator[tuple[Wanted, Found | None]]:
+def create(
+    cluster: KafkaCluster, partitions: int, replication: int | None
+) -> Iterator[tuple[TopicSetup, TopicSetup | None]]:
     """Create missing topics; yield each topic's required configuration, and its actual one if it existed.
 
     Raises:

@@ -6,8 +6,9 @@ from random_webs import crawled, random_web
 
 from experiments.algorithms.comparison import distance
 from experiments.algorithms.global_pagerank import find_global_pagerank
+from experiments.davis_dhillon import inlink_counts
 from opic.graph.crawled import CrawledLinks, link_matrix
-from opic.graph.page_selection import inlink_counts, sc_scores
+from opic.graph.page_selection import sc_scores
 from opic.graph.pagerank import pagerank
 
 
@@ -36,7 +37,7 @@ def test_unfetchable_page_is_tried_once() -> None:
         return {page: np.array([page + 1]) for page in pages if page != 3}
 
     links = CrawledLinks([0], [np.array([1, 3])])
-    rounds = list(find_global_pagerank(links, fetch, lambda graph, _: inlink_counts(graph), iterations=4, count=2))
+    rounds = list(find_global_pagerank(links, fetch, inlink_counts, iterations=4, count=2))
     assert asked == [
         1,
         3,

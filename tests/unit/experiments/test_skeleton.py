@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from experiments.catalogue import EXPERIMENTS
 from experiments.result import Result
 from experiments.skeleton import Experiment, Extreme, Run, keys
+from opic.arrays import Float64s
 from opic.errors import BadInput
-from opic.graph.crawled import Float64s
 
 COLUMNS = {**keys("place"), "draw": 6, "least": Extreme(min, "draw", 6), "share": ".1%", "said": None}
 

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 from experiments.recorded_graphs import load_graph
+from opic.arrays import Uint32s
 from opic.graph.flow import Flow
 from opic.graph.known_graph import KnownGraph
-from opic.graph.link_pool import LinkPool, Uint32s
+from opic.graph.link_pool import LinkPool
 
 DAMPING, BOUND, BATCH = 0.85, 0.01, 50
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from plain_walk import SmallWeb, edge_counts, plain_walk, relaxation_time, transition
 
+from experiments.algorithms.chi_square import chi_square
 from experiments.algorithms.matrix_pages import MatrixPages
 from opic.errors import BadInput
 from opic.graph.crawled import link_matrix
@@ -16,7 +17,6 @@ from opic.graph.focused_walk import Focus, FocusedWalk, Visit, WalkOptions
 from opic.graph.walk_samples import (
     WalkSamples,
     autocorrelation_time,
-    chi_square,
     estimate_mean,
     estimate_share,
     take_samples,

@@ -11,17 +11,15 @@ from hypothesis import strategies as st
 from packed_events import BAD_PACKED, UNENDING_PACKED
 
 from opic.model.cash import DAY_US, MILLION
+from opic.model.event_checks import LINKS_SEEN_MAX, TAGS_MAX, decode_record
 from opic.model.events import (
-    LINKS_SEEN_MAX,
     LOG_PARTITION,
-    TAGS_MAX,
     TIME_MIN_US,
     CheckedEvent,
     CrawlEvent,
     EventLimits,
     Outcome,
     Record,
-    decode_record,
     encode_crawl_event,
     encode_seeds,
     page_of,

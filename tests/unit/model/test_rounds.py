@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from opic.model.books import Books
 from opic.model.cash import CrawlRules
-from opic.model.events import EventLimits, Record, decode_record
+from opic.model.event_checks import decode_record
+from opic.model.events import EventLimits, Record
 from opic.model.ledger import Ledger
 from opic.model.rounds import DUE_ROUNDS, UNIT_BITS, RoundCount
 from opic.model.series import Entry

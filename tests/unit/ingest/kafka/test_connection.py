@@ -13,15 +13,8 @@ from kafka import errors as broken
 from opic.errors import KafkaUnavailable
 from opic.ingest.kafka.connection import kafka_errors, record_of, slow_checksums
 from opic.ingest.kafka.record_batches import Damaged
-from opic.model.events import (
-    TIME_MAX_US,
-    TIME_MIN_US,
-    CrawlEvent,
-    EventLimits,
-    Outcome,
-    decode_record,
-    encode_crawl_event,
-)
+from opic.model.event_checks import decode_record
+from opic.model.events import TIME_MAX_US, TIME_MIN_US, CrawlEvent, EventLimits, Outcome, encode_crawl_event
 from opic.model.ledger import Ledger
 from opic.model.series import PACKED
 

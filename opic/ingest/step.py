@@ -1,0 +1,139 @@
+"""The step: the call that appends the effect of a batch to a shard's journal, and what is told of it afterwards."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgpack
+
+from opic.model.books import Books
+from opic.model.cash import DAY_US, MILLION
+from opic.model.events import KeptLimits, page_of
+from opic.replica.batch import Batch
+from opic.replica.effect import Head
+from opic.store.keys import Keys
+from opic.store.known_since import KnownSinceNotes
+
+FORGET_US: Final = 2 * DAY_US  # A call is recognised as a repeat for a day; record time may go back by another day.
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Cost and size of an appended record."""
+
+    seconds: float  # From the reply to the previous record to the reply to this one.
+    events: int
+    links: int  # Links and page URLs looked up.
+    cached: int  # Those among them found without parsing.
+    round_trips: int
+    links_left_out: int = 0  # Links over the limit of their event.
+    links_refused: int = 0  # Links to further pages of full hosts.
+    unknown: Sequence[str] = ()  # Names of fields that were ignored, up to a few of each event.
+    refused: Sequence[tuple[str, str]] = ()  # Pages whose events became dead letters, each with the reason.
+
+    @classmethod
+    def of(cls, batch: Batch, seconds: float, round_trips: int) -> "Step":
+        """Describe the append of a batch."""
+        events = [event for event, repeat in zip(batch.events, batch.repeats, strict=True) if not repeat]
+        return cls(
+            seconds,
+            len(batch.events),
+            batch.named.looked_up,
+            batch.named.found,
+            round_trips,
+            sum(event.links_left_out for event in events),
+            sum(batch.named.refused.values()),
+            [name for event in events for name in event.unknown],
+            _refused(batch),
+        )
+
+
+class StepCalls:
+    """Makes the calls of `opic_4_step` for one shard; see journal.lua."""
+
+    def __init__(self, keys: Keys, kept: KeptLimits, shards: int) -> None:
+        """Make no call yet. The shard has its part of the limits of what a crawl of `shards` shards keeps."""
+        self._keys, self._known_since = keys, KnownSinceNotes()
+        self._kept = kept.letter_bytes_max // shards, kept.meta_bytes_max // shards
+
+    def of(  # noqa: PLR0917 - the fields of the call
+        self,
+        batch: Batch,
+        head: Head,
+        books: Books,
+        offsets: Mapping[str, int],
+        retry_seconds: float,
+        waits_max: int,
+    ) -> list[Any]:
+        """Return the command that appends a batch's effect.
+
+        Args:
+            batch: a batch that was decided.
+            head: of the journal, on which it is based.
+            books: as of that head.
+            offsets: by partition, the next offset as of that head.
+            retry_seconds: initial back-off of a page after a failed fetch.
+            waits_max: number of pages whose back-off and failures are remembered.
+        """
+        keys, effect = self._keys, batch.effect
+        record = effect.pack()
+        advances = [text for name, at in batch.offsets.items() for text in (name, str(offsets[name]), str(at))]
+        outboxes = [part for to, sent in batch.outboxes.items() for part in (str(to), str(sent[0]), *sent[1:])]
+        senders, forgotten = _senders(batch), effect.forgotten.tolist()
+        since = self._known_since.entries(
+            effect.books.time_us // MILLION, effect.first_page if len(effect.fingerprints) else None, effect.again
+        )
+        parts = [advances, _changed(books, batch.books), batch.fetches, batch.letters, outboxes]
+        parts += [[part for name, time_us in batch.calls.items() for part in (time_us, name)]]
+        parts += [batch.books.time_us - FORGET_US, [part for pair in effect.pages_by_meta() for part in pair]]
+        parts += [senders or False, _waits_asked(batch), batch.offers.revived]
+        parts += [forgotten, [part for pair in effect.again.items() for part in pair], since]
+        names = [keys.head, keys.journal, keys.books, keys.offsets, keys.dead, keys.leases, keys.waits, keys.fails]
+        names += [keys.sent, keys.seen, keys.page_meta, keys.metrics, keys.urls, keys.refusals]
+        names += [keys.outbox(to) for to in batch.outboxes]
+        names += [keys.known_since] * bool(since) + [keys.holders] * bool(senders or forgotten)
+        return [
+            "FCALL", "opic_4_step", len(names), *names, head.lsn, head.digest, effect.lsn, effect.digest,
+            record, retry_seconds, msgpack.packb(parts, use_bin_type=False), waits_max, *self._kept,
+        ]  # fmt: skip
+
+    def confirm(self) -> None:
+        """Note that the last step took effect."""
+        self._known_since.confirm()
+
+
+def _changed(before: Books, after: Books) -> list[str]:
+    """Return the totals that change: field, text, .."""
+    old, new = before.flat(), after.flat()
+    totals = [text for name, n in new.items() if old.get(name) != n for text in (name, str(n))]
+    return totals + [text for name in old.keys() - new.keys() for text in (name, "0")]
+
+
+def _senders(batch: Batch) -> list[int | bytes]:
+    """Return for each fetch when it was made, or reported if earlier, and a digest of its crawler's name."""
+    return [
+        term
+        for item, event, repeat in zip(batch.inputs, batch.events, batch.repeats, strict=True)
+        if event.url and not repeat
+        for term in (min(event.at_us, item.record.time_us), event.crawler)
+    ]
+
+
+def _waits_asked(batch: Batch) -> list[float]:
+    """Return the number of each failed fetch, from 1, that asks for a wait, and the seconds."""
+    asked, number = list[float](), 0
+    for event, repeat in zip(batch.events, batch.repeats, strict=True):
+        if event.url and not repeat:
+            number += 1
+            if event.failed and event.retry_after is not None:
+                asked += (number, event.retry_after)
+    return asked
+
+
+def _refused(batch: Batch) -> list[tuple[str, str]]:
+    """Return the pages whose events became dead letters, as far as these name one, each with the reason."""
+    found = []
+    for reason, value in zip(batch.letters[::4], batch.letters[3::4], strict=True):
+        if isinstance(value, bytes) and (page := page_of(value, batch.named.context.limits)) is not None:
+            found.append((page, str(reason)))
+    return found

@@ -1,0 +1,234 @@
+"""What events and records may ask for: fields in their ranges, URLs in their canonical forms, links within limits.
+
+An event that can't be taken is refused as a whole, with a reason. Of a good event, only bad links and links over the
+limit are dropped, and counted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from opic.errors import BadEvent, BadInput, BadUrl
+from opic.model.cash import DAY_US, MILLION
+from opic.model.classes import decode_change
+from opic.model.events import (
+    CLASSIFIED_MAX,
+    FORGOTTEN_MAX,
+    LOG_PARTITION,
+    RECORD_KINDS,
+    SCHEMA_VERSION,
+    TIME_MAX_US,
+    TIME_MIN_US,
+    CheckedEvent,
+    CrawlEvent,
+    EventLimits,
+    Outcome,
+    Record,
+    SeedList,
+    crawler_digest,
+    decode_any_event,
+    decode_crawl_event,
+    decode_seeds,
+)
+from opic.model.page_notes import check_priority, nearness_of, noted_status, pack_meta
+from opic.model.rounds import RoundCount
+from opic.model.transfer import Transfer, is_own
+from opic.model.trust import check_trust
+from opic.urls.canonical import is_serialized, shown
+
+LINKS_SEEN_MAX: Final = 200_000  # Strings in `links` that are looked at, fragments and all; it takes a second at most.
+STATUS_MAX: Final = 999
+TAGS_MAX = 1_000
+RETRY_AFTER_SECONDS_MAX: Final = 365 * 86_400.0
+TIME_AHEAD_MAX_US = DAY_US  # Clocks of crawlers are wrong, but not by more than time zones.
+
+_ids_from_msgpack = msgspec.msgpack.Decoder(tuple[int, int]).decode
+_urls_from_msgpack = msgspec.msgpack.Decoder(list[str]).decode
+
+
+def time_us(value: float | str | None, now_us: int) -> int:
+    """Check a fetch time and turn it into whole microseconds; None is `now_us`.
+
+    Raises:
+        BadEvent: not RFC 3339, without a zone, before 1990 or more than a day ahead of `now_us`.
+    """
+    if value is None:
+        return now_us
+    seconds = _unix_seconds("fetched_at", value)
+    if not TIME_MIN_US <= seconds * MILLION <= now_us + TIME_AHEAD_MAX_US:  # NaN fails every comparison.
+        raise BadEvent(f"fetched_at {value} is not between 1990 and a day ahead of now")
+    return round(seconds * MILLION)
+
+
+def not_before_us(value: float | str | None) -> int | None:
+    """Check the time before which pages are not offered, and turn it into whole microseconds; None is None.
+
+    Raises:
+        BadEvent: not RFC 3339, without a zone, before 1970 or after 2099.
+    """
+    if value is None:
+        return None
+    seconds = _unix_seconds("not_before", value)
+    if not 0 <= seconds * MILLION < TIME_MAX_US:
+        raise BadEvent(f"not_before {value} is not between 1970 and 2099; 0 is at any time")
+    return round(seconds * MILLION)
+
+
+def _unix_seconds(name: str, value: float | str) -> float:
+    if not isinstance(value, str):
+        return value
+    try:
+        moment = msgspec.convert(value, datetime)
+    except msgspec.ValidationError:
+        raise BadEvent(f"{name} {value[:40]!r} is not an RFC 3339 time") from None
+    if moment.tzinfo is None:
+        raise BadEvent(f"{name} {value[:40]!r} has no time zone: end it with Z or +hh:mm")
+    return moment.timestamp()
+
+
+def _shown(number: int) -> str:
+    # Python refuses to print an integer of 4,301 digits, and nobody wants to read it.
+    return str(number) if abs(number) < 10**18 else "of over 18 digits"
+
+
+def _outcome(event: CrawlEvent) -> Outcome:
+    status = event.status
+    if event.excluded or status in (401, 403, 451):
+        return Outcome.EXCLUDED
+    if 200 <= status <= 399:
+        return Outcome.READ
+    if status in (404, 410):
+        return Outcome.GONE
+    return Outcome.FAILED
+
+
+def check_event(event: CrawlEvent, now_us: int, limits: EventLimits) -> CheckedEvent:
+    """Check a decoded event against the limits and say what it asks for.
+
+    Raises:
+        BadEvent: with the reason that goes with its dead letter.
+    """
+    if event.v != SCHEMA_VERSION:
+        raise BadEvent(f"schema version v={_shown(event.v)} is unknown: this service takes v={SCHEMA_VERSION}")
+    if not 0 <= event.status <= STATUS_MAX:
+        raise BadEvent(f"status {_shown(event.status)} is no HTTP status (0 means no answer)")
+    if len(event.tags) > TAGS_MAX:
+        raise BadEvent(f"{len(event.tags):,} tags is over the limit of {TAGS_MAX}")
+    try:
+        url = limits.canonical(event.url)
+    except BadUrl as error:
+        raise BadEvent(f"url {error}") from None
+    meta, priority = _noted(event)
+    if event.retry_after is not None and not 0 <= event.retry_after <= RETRY_AFTER_SECONDS_MAX:
+        raise BadEvent(f"retry_after {event.retry_after} is not a number of seconds from 0 to a year, 31,536,000")
+    at_us, held_us = time_us(event.fetched_at, now_us), not_before_us(event.not_before)
+    outcome = _outcome(event)
+    links: Sequence[str] = ()
+    left_out = 0
+    if outcome is Outcome.READ:
+        links = event.links if event.status <= 299 else [event.redirect] if event.redirect else ()
+        if len(links) > limits.links_max:
+            links, left_out = first_links(url, links, limits)
+    nearness = nearness_of(event.depth)
+    return CheckedEvent(
+        outcome, url, links, at_us, tags=event.tags or (), links_left_out=left_out, nearness=nearness, meta=meta,
+        give_up=event.give_up, retry_after=event.retry_after, not_before_us=held_us, priority=priority,
+        crawler=crawler_digest(event.crawler), status=noted_status(event.status, read=outcome is Outcome.READ),
+    )  # fmt: skip
+
+
+def first_links(page: str, links: Sequence[str], limits: EventLimits) -> tuple[list[str], int]:
+    """Return the first `links_max` distinct links to other pages, as they came, and how many more there are.
+
+    Whoever resolves links counts the bad ones, so these are returned as well. What comes after LINKS_SEEN_MAX is not
+    looked at, and counts as left out.
+
+    >>> first_links("http://a/", ["#top", "http://a/#b", "http://b/", "http://B/#c", "http://d/"], EventLimits(1))
+    (['#top', 'http://b/'], 1)
+    """
+    first: list[str] = []
+    targets = {page}
+    for link in islice(links, LINKS_SEEN_MAX):
+        try:
+            target = limits.canonical(link)
+        except BadUrl:
+            first.append(link)
+            continue
+        if target not in targets:
+            targets.add(target)
+            if len(targets) <= limits.links_max + 1:
+                first.append(link)
+    return first, max(0, len(targets) - 1 - limits.links_max) + max(0, len(links) - LINKS_SEEN_MAX)
+
+
+def _noted(given: CrawlEvent | SeedList) -> tuple[bytes | None, float | None]:
+    try:
+        return None if given.meta is None else pack_meta(given.meta), check_priority(given.priority)
+    except BadInput as error:
+        raise BadEvent(str(error)) from None
+
+
+def decode_record(partition: str, record: Record, limits: EventLimits) -> CheckedEvent:
+    """Decode and check a record; one that can't be taken becomes a dead letter, never an exception.
+
+    Raises:
+        StoreError: an entry of our own is damaged. It holds cash, which no dead letter may.
+    """
+    if is_own(partition):
+        if record.kind == "grant":
+            return CheckedEvent(Outcome.GRANT, grant=int(record.value), at_us=record.time_us)
+        if record.kind == "count":
+            count = RoundCount(*msgspec.msgpack.decode(record.value, type=tuple[int, int, int]))
+            return CheckedEvent(Outcome.COUNT, count=count, at_us=record.time_us)
+        if record.kind == "classify":
+            return CheckedEvent(Outcome.CLASSIFY, ids=_ids_from_msgpack(record.value), at_us=record.time_us)
+        return CheckedEvent(Outcome.TRANSFER, transfer=Transfer.unpack(record.value), at_us=record.time_us)
+    try:
+        if record.problem:
+            raise BadEvent(record.problem)
+        if record.kind not in RECORD_KINDS:
+            raise BadEvent(f"a record is of kind {' or '.join(RECORD_KINDS)}, not {shown(record.kind)}")
+        if record.kind == "seeds":
+            return check_seeds(decode_seeds(record.value), record.time_us, limits)
+        if record.kind == "classes":
+            return CheckedEvent(Outcome.CLASSES, classes=decode_change(record.value), at_us=record.time_us)
+        if record.kind == "classify":
+            first, end = _ids_from_msgpack(record.value)
+            if not 0 <= first < end <= first + CLASSIFIED_MAX:
+                raise BadEvent(f"ids {first} to {end} to classify: up to {CLASSIFIED_MAX:,}, from 0 on")
+            return CheckedEvent(Outcome.CLASSIFY, ids=(first, end), at_us=record.time_us)
+        if record.kind == "forget":
+            return _check_forgotten(_urls_from_msgpack(record.value), record.time_us, limits)
+        if partition == LOG_PARTITION:
+            return check_event(decode_crawl_event(record.value), record.time_us, limits)
+        event, unknown = decode_any_event(record.value)
+        checked = check_event(event, record.time_us, limits)
+        return replace(checked, unknown=unknown) if unknown else checked
+    except (BadInput, msgspec.DecodeError, UnicodeDecodeError) as error:
+        return CheckedEvent(Outcome.DEAD, reason=str(error))
+
+
+def _check_forgotten(given: Sequence[str], now_us: int, limits: EventLimits) -> CheckedEvent:
+    if len(given) > FORGOTTEN_MAX:
+        raise BadEvent(f"{len(given):,} pages to forget: a record names up to {FORGOTTEN_MAX:,}")
+    # Not canonical ones alone: stores of former versions have pages with a password.
+    urls = tuple(dict.fromkeys(url if is_serialized(url) else limits.canonical(url) for url in given))
+    return CheckedEvent(Outcome.FORGET, seeds=urls, at_us=now_us)
+
+
+def check_seeds(given: SeedList, now_us: int, limits: EventLimits) -> CheckedEvent:
+    """Check a decoded record of seeds against the limits and say what it asks for.
+
+    Raises:
+        BadInput: one of the URLs, or what they get, can't be taken.
+    """
+    urls = [limits.canonical(url) for url in given.urls]
+    (meta, priority), trust, held_us = _noted(given), check_trust(given.trust), not_before_us(given.not_before)
+    return CheckedEvent(
+        Outcome.SEEDS, seeds=tuple(dict.fromkeys(urls)), at_us=now_us, nearness=nearness_of(given.depth), meta=meta,
+        trust=trust, not_before_us=held_us, priority=priority,
+    )  # fmt: skip

@@ -1,0 +1,135 @@
+"""The open shards of a crawl, and what the store says of all of them: it needs no replica."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from opic.errors import StoreMismatch
+from opic.model.books import Books
+from opic.model.crawl_books import payout_due
+from opic.model.transfer import source_of
+from opic.store.connection import Client, ask, store_errors
+from opic.store.durability import Durability
+from opic.store.shard import Shard, books_of
+from opic.urls.canonical import host_of, shard_of
+
+
+class CrawlShards:
+    """The shards of one crawl, in order. All pages of a host are in one shard."""
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        """Use `open` instead: it checks that the store matches."""
+        self.shards = tuple(shards)
+        self.client, self.rules = shards[0].client, shards[0].rules
+
+    def __len__(self) -> int:
+        """Count the shards."""
+        return len(self.shards)
+
+    @classmethod
+    def open(
+        cls,
+        client: Client,
+        name: str = "default",
+        given: Mapping[str, int | bool | str] | None = None,
+        *,
+        create: bool = True,
+        shards: int = 1,
+        durability: Durability | None = None,
+        yields: bool = True,
+        keep_links: bool | None = None,
+    ) -> Self:
+        """Open all shards of a crawl, creating them if they do not exist; see also `Shard.open`.
+
+        Args:
+            client: a client of a server or of a cluster.
+            name: the name of the crawl.
+            given: rules that the user set.
+            create: create a missing crawl.
+            shards: number of shards of a new crawl.
+            durability: what must hold before an offset counts as durable; if None, whatever the server does.
+            yields: keep what reads of each page have discovered, see `opic.replica.page_yields`.
+            keep_links: keep the links of each page that is read from now on, see `opic.query.kept_links`; False ends
+                that, and None goes on as the crawl does.
+
+        Raises:
+            StoreMismatch: the store has another format version or other rules, or a shard is missing.
+            StoreError: the server can't keep the books, or the crawl does not exist.
+        """
+        first = Shard.open(client, name, given, create=create, shards=shards)
+        others = [Shard.beside(first, number) for number in range(1, first.shards)]
+        for shard in (first, *others):
+            shard.durability, shard.yields = durability or Durability(), yields
+            shard.keep_links = keep_links
+        for other in others:
+            if other.restored != first.restored:
+                raise StoreMismatch(
+                    f"shard {other.number} was restored from backup {other.restored or 'none'}, shard 0 from "
+                    f"{first.restored or 'none'}: they do not match; restore all shards from one backup"
+                )
+        if others:
+            with store_errors():
+                client.hset(first.keys.meta, "whole", 1)  # From now on a missing shard means lost data.
+        return cls([first, *others])
+
+    def shard_of(self, url: str) -> Shard:
+        """Return the shard of the page with a canonical URL."""
+        return self.shards[shard_of(host_of(url), len(self))]
+
+    def metas_of(self, shard: int, ids: Sequence[int]) -> list[bytes]:
+        """Return the packed metadata of pages of a shard, b"" where there is none, as it is in the store now."""
+        (found,) = self.ask([["HMGET", self.shards[shard].keys.page_meta, *ids]])
+        return [meta or b"" for meta in found]
+
+    def home(self, partition: str) -> Shard:
+        """Return the shard that stores a partition's resume point."""
+        return self.shards[shard_of(partition, len(self))]
+
+    def resume(self, partition: str) -> int:
+        """Return the offset from which to read a partition: all records below it have taken effect."""
+        if len(self) == 1:
+            return self.shards[0].next_offset(partition)
+        home = self.home(partition)
+        return home.offset_in(home.keys.resume, partition)
+
+    def era(self) -> bytes:
+        """Return the era of the crawl, in which offsets and page ids are valid: each restored backup begins one."""
+        with store_errors():
+            return self.client.hget(self.shards[0].keys.meta, "era") or b""
+
+    def ask(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Send commands in one pipeline, each to the shard that its keys name; return the replies in order."""
+        return ask(self.client, commands)
+
+    def books(self) -> list[Books]:
+        """Return the books of each shard."""
+        return [books_of(stored) for stored in self.ask([["HGETALL", shard.keys.books] for shard in self.shards])]
+
+    def totals(self) -> Books:
+        """Return the books of the whole crawl."""
+        return Books.merged(self.books(), self.rules)
+
+    def waiting(self) -> int:
+        """Return the number of entries in all outboxes that were sent but not yet taken by the receiving shard."""
+        if len(self) == 1:
+            return 0
+        both = [["HGETALL", key] for shard in self.shards for key in (shard.keys.offsets, shard.keys.sent)]
+        answers = self.ask(both)
+        # `taken` is read before `sent`: an entry sent in between counts as waiting, and taken never exceeds sent.
+        taken, sent = answers[::2], answers[1::2]
+        return sum(
+            max(int(count) - int(taken[int(to)].get(source_of(of).encode(), 0)), 0)
+            for of, counts in enumerate(sent)
+            for to, count in counts.items()
+        )
+
+    def undelivered(self) -> int:
+        """Return the work left for `Writer.deliver`: entries in outboxes; if there are none, 1 if a grant is due.
+
+        Once the result is 0, it stays 0 until another record takes effect.
+        """
+        if len(self) == 1:
+            return 0
+        if waiting := self.waiting():
+            return waiting
+        books = self.books()  # Read after the outboxes: a grant decided in between is visible in the credits.
+        return int(len({part.credit for part in books}) > 1 or payout_due(books, self.rules) > 0)
