@@ -72,13 +72,14 @@ ENTRY_POINTS = ("opic", "opic.__main__", "opic.client", "opic.ingest.publish", "
 # The heart is read in one sitting, side by side.
 HEART = ("opic/model/ledger.py", "opic/store/journal.lua")
 HEART_LINES_MAX = 400
-LINES_MAX = 600
-FUNCTION_LINES_MAX = 60
+LINES_MAX = 500
+FUNCTION_LINES_MAX = 50
+ALGORITHM_LINES_MAX = 60  # In experiments, where a function is an algorithm of a paper, as its figure has it.
 
 # The same fact on both sides of a call: a constant of a Lua file, one of a module, and what the first is of the second.
 SHARED = (
     ("opic/store/journal.lua", "KEY_US", "opic/model/cash.py", "DAY_US", 1),
-    ("opic/store/leases.lua", "BACK_OFF_SECONDS_MAX", "opic/model/cash.py", "DAY_US", 1_000_000),
+    ("opic/store/back_offs.lua", "BACK_OFF_SECONDS_MAX", "opic/model/cash.py", "DAY_US", 1_000_000),
 )
 # Messages bear the names of the things that they tell about. The scheduler of Scrapy is called what Scrapy calls it.
 OTHER_SIDE = ("opic/messages/", "opic/scrapy/scheduler.py")
@@ -322,8 +323,8 @@ def test_each_step_of_the_walks_exists_and_walks_are_short() -> None:
 # Functions, classes, constants.
 
 
-def long_functions(path: Path) -> list[str]:
-    """Functions of a Python or Lua file that have more than FUNCTION_LINES_MAX lines."""
+def long_functions(path: Path, most: int = FUNCTION_LINES_MAX) -> list[str]:
+    """Functions of a Python or Lua file that have more than `most` lines."""
     text, found = path.read_text(), list[tuple[str, int]]()
     if path.suffix == ".py":
         for node in ast.walk(ast.parse(text)):
@@ -332,12 +333,12 @@ def long_functions(path: Path) -> list[str]:
     else:
         for part in re.finditer(r"^local function (\w+).*?^end$", text, re.MULTILINE | re.DOTALL):
             found.append((part[1], part[0].count("\n") + 1))
-    return [f"{path.name}: {name} has {lines} lines" for name, lines in found if lines > FUNCTION_LINES_MAX]
+    return [f"{path.name}: {name} has {lines} lines" for name, lines in found if lines > most]
 
 
 @pytest.mark.parametrize("path", [*SOURCES, *RESEARCH], ids=relative)
 def test_functions_are_short(path: Path) -> None:
-    assert long_functions(path) == []
+    assert long_functions(path, ALGORITHM_LINES_MAX if path in RESEARCH else FUNCTION_LINES_MAX) == []
 
 
 @pytest.mark.parametrize(

@@ -138,9 +138,8 @@ class PagesRequest:
         near = nearness_of(None if max_depth is None else min(max_depth, DEPTH_MAX))
         if hosts is not None:
             hosts = max(min(hosts, n), 1)
-            n = n // hosts * hosts
         return cls(
-            n,
+            n if hosts is None else n // hosts * hosts,
             seconds,
             crawler_digest(crawler),
             mode,

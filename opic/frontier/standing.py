@@ -151,7 +151,7 @@ def _is_full(replica: Replica, host: str, limit: int) -> bool:
 
 
 def back_off_seconds(times: int, retry_seconds: float) -> float:
-    """Return how long a page waits after `times` consecutive failures, as in leases.lua."""
+    """Return how long a page waits after `times` consecutive failures, as in back_offs.lua."""
     return float(min(retry_seconds * 2 ** min(times - 1, 30), DAY_US / MILLION))
 
 

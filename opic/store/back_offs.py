@@ -1,4 +1,4 @@
-"""How many pages a shard remembers with their back-off and their failures in a row; see leases.lua."""
+"""How many pages a shard remembers with their back-off and their failures in a row; see back_offs.lua."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
--- Leases and politeness: the server side of opic/frontier. This file and journal.lua are loaded as one library. Times
+-- Leases and politeness: the server side of opic/frontier. This file, journal.lua and back_offs.lua are one library. Times
 -- are those of the server, so that several endpoints agree: microseconds in `leases`, elsewhere seconds.
 --
 --   leases      sorted set: page -> end of its lease        waits  sorted set: page -> when it may be offered again
@@ -16,206 +16,7 @@
 --   renewed     sorted set: page-end of a lease as it was granted -> its present end; its token stays the same
 --   released    sorted set: released page -> n at its release; the last RELEASED_MAX pages
 
-local SWEPT_MAX = 1000
-local FLIGHTS_SWEPT_MAX = 1000  -- More than a call adds, so that they do not pile up.
 local RELEASED_MAX = 10000
-local BACK_OFF_SECONDS_MAX = 86400
-local NOBODY = '\0\0\0\0\0\0'      -- In place of the digest of a name, which has 6 bytes.
-local EARLIER_MAX = 4               -- Crawlers with earlier leases that are remembered for a page.
-local EARLIER_SECONDS = 3600        -- They are remembered for so long after the page was fetched.
-local FORGET_SECONDS = 86400        -- A page is forgotten in `waits` and `fails` so long after its back-off is over.
-local FORGOTTEN_MAX = 1000          -- Pages forgotten in one call, and one more for each that fails.
-local WAITS_MAX = 250000            -- Pages in `waits`, for a caller that names no limit.
-
-local function retry_of(times, retry)
-  return math.min(retry * 2 ^ math.min(times - 1, 30), BACK_OFF_SECONDS_MAX)
-end
-
-in_chunks = function(values, call)
-  for first = 1, #values, VALUES_MAX do call(first, unpack(values, first, math.min(first + VALUES_MAX - 1, #values))) end
-end
-
--- Count a failed fetch. The page waits, from `from` (seconds), twice as long each time; or for `asked` seconds.
-local function back_off(keys, id, from, retry, asked)
-  local times = redis.call('HINCRBY', keys.fails, id, 1)
-  redis.call('ZADD', keys.waits, string.format('%.6f', from + (asked or retry_of(times, retry))), id)
-end
-
--- Forget pages whose back-off has been over for a day. If there are more than `waits_max`, also forget those whose
--- back-off ends first.
-local function forget_waits(keys, now, waits_max, most)
-  local past = string.format('%.6f', now / 1000000 - FORGET_SECONDS)
-  local ids = redis.call('ZRANGE', keys.waits, '-inf', past, 'BYSCORE', 'LIMIT', 0, most)
-  local over = math.min(redis.call('ZCARD', keys.waits) - (waits_max or WAITS_MAX), most)
-  if #ids < over then ids = redis.call('ZRANGE', keys.waits, 0, over - 1) end
-  if #ids == 0 then return end
-  redis.call('ZREM', keys.waits, unpack(ids))
-  redis.call('HDEL', keys.fails, unpack(ids))
-  if not keys.holders or redis.call('EXISTS', keys.holders) == 0 then return end
-  local leased = redis.call('ZMSCORE', keys.leases, unpack(ids))
-  for i, id in ipairs(ids) do
-    if not leased[i] then redis.call('HDEL', keys.holders, id) end
-  end
-end
-
-local function crawler_of(digest)
-  return digest and #digest == #NOBODY and digest or NOBODY
-end
-
--- An entry of `holders` as {start, crawler, earlier crawlers ..}, and back.
-local function entry_of(packed)
-  local entry = {(struct.unpack('<d', packed))}
-  for at = 9, #packed, #NOBODY do entry[#entry + 1] = string.sub(packed, at, at + #NOBODY - 1) end
-  return entry
-end
-
-local function packed_entry(entry)
-  return struct.pack('<d', entry[1]) .. table.concat(entry, '', 2)
-end
-
--- Who leases pages, or did: page -> packed entry.
-local function read_holders(holders, ids)
-  local found = {}
-  if not holders or redis.call('EXISTS', holders) == 0 then return found end
-  in_chunks(ids, function(first, ...)
-    for i, entry in ipairs(redis.call('HMGET', holders, ...)) do
-      if entry then found[ids[first + i - 1]] = entry end
-    end
-  end)
-  return found
-end
-
--- Remember that a crawler's lease of a page ended without an event of that crawler.
-local function add_earlier(entry, crawler)
-  for i = 3, #entry do
-    if entry[i] == crawler then return end
-  end
-  if #entry - 2 == EARLIER_MAX then table.remove(entry, 3) end
-  entry[#entry + 1] = crawler
-end
-
--- Write what is left of entries when the leases of their pages have ended: the earlier crawlers. `waits` must have each
--- page of which anything is left, so that it is forgotten some day.
-local function end_holders(keys, entries, now)
-  local gone = {}
-  for id, entry in pairs(entries) do
-    if type(entry) == 'string' and #entry > 8 + #NOBODY then entry = entry_of(entry) end
-    if type(entry) == 'string' or #entry == 2 then
-      gone[#gone + 1] = id
-    else
-      entry[1], entry[2] = 0, NOBODY
-      redis.call('HSET', keys.holders, id, packed_entry(entry))
-      redis.call('ZADD', keys.waits, 'GT', string.format('%.6f', now / 1000000 - FORGET_SECONDS + EARLIER_SECONDS), id)
-    end
-  end
-  in_chunks(gone, function(_, ...) redis.call('HDEL', keys.holders, ...) end)
-end
-
--- Whether nothing is to be remembered of a lease after an event of this crawler, as mostly: it saves making a table.
-local function is_plain(entry, crawler)
-  if type(entry) ~= 'string' or #entry ~= 8 + #NOBODY then return false end
-  local holder = string.sub(entry, 9)
-  return crawler == NOBODY or holder == NOBODY or holder == crawler
-end
-
--- Whether an event belongs to an earlier lease of a page, and not to the present one. Without an earlier lease that
--- lacks its event it never does. Else its crawler tells; if that is not conclusive, its time does.
-local function is_late(entry, at_us, crawler)
-  if #entry == 2 or entry[1] == 0 then return false end
-  local earlier = {}
-  for i = 3, #entry do earlier[entry[i]] = true end
-  if crawler ~= NOBODY and crawler == entry[2] then
-    if not earlier[crawler] then return false end
-  elseif crawler ~= NOBODY then
-    if earlier[crawler] then return true end
-    if entry[2] ~= NOBODY and not earlier[NOBODY] then return false end
-  end
-  return at_us < entry[1]
-end
-
--- End the back-offs of pages. They stay in `waits` for a while, as `end_holders` says.
-end_waits = function(keys, ids)
-  local past = string.format('%.6f', now_us() / 1000000 - FORGET_SECONDS + EARLIER_SECONDS)
-  for _, page in ipairs(ids) do
-    local id = string.format('%.0f', page)
-    redis.call('ZADD', keys.waits, 'XX', past, id)
-    redis.call('HDEL', keys.fails, id)
-  end
-end
-
--- A fetch ends the page's lease, whoever reports it, unless it belongs to an earlier lease of the page. A failure starts
--- a back-off, which doubles each time, up to a day, unless its event asks for another wait: {number of the fetch,
--- seconds, ..}.
-end_leases = function(keys, fetches, senders, retry, waits_max, asked)
-  local ids, ended, well, failures, now, waits = {}, {}, {}, 0, now_us(), {}
-  for i = 1, #asked, 2 do waits[asked[i]] = asked[i + 1] end
-  for i = 1, #fetches, 3 do ids[#ids + 1] = string.format('%.0f', fetches[i]) end
-  if #ids == 0 then return end
-  local held, waiting = read_holders(keys.holders, ids), redis.call('EXISTS', keys.waits, keys.fails) > 0
-  local function clear()
-    if waiting then
-      in_chunks(well, function(_, ...) redis.call('ZREM', keys.waits, ...) redis.call('HDEL', keys.fails, ...) end)
-    end
-    well = {}
-  end
-  for i, id in ipairs(ids) do
-    local entry, failed, late = held[id], fetches[3 * i - 1] == 1, false
-    local crawler = entry and crawler_of(senders[2 * i])
-    if entry and not is_plain(entry, crawler) then
-      if type(entry) == 'string' then entry = entry_of(entry) end
-      late, held[id] = is_late(entry, senders[2 * i - 1], crawler), entry
-      if not late then
-        if entry[2] ~= NOBODY and crawler ~= NOBODY and entry[2] ~= crawler then add_earlier(entry, entry[2]) end
-        entry[1], entry[2] = 0, NOBODY
-      end
-    end
-    if not late then ended[#ended + 1] = id end
-    if not failed then
-      well[#well + 1] = id
-    elseif not late then  -- The failure of a late one was counted when its lease expired.
-      clear()
-      back_off(keys, id, fetches[3 * i], retry, waits[i])
-      failures, waiting = failures + 1, true
-    end
-  end
-  clear()
-  if redis.call('EXISTS', keys.leases) == 1 then
-    in_chunks(ended, function(_, ...) redis.call('ZREM', keys.leases, ...) end)
-  end
-  for id, entry in pairs(held) do
-    if type(entry) == 'table' and entry[1] ~= 0 then held[id] = nil end  -- All events were late: its lease runs on.
-  end
-  end_holders(keys, held, now)
-  if failures > 0 then forget_waits(keys, now, waits_max, FORGOTTEN_MAX + failures) end
-end
-
--- End expired leases, up to 1,000 per call; each counts as a failed fetch.
-local function sweep(all, now, retry, waits_max)
-  local keys, flights, ends = {leases = all[1], waits = all[2], fails = all[3], holders = all[12]}, all[8], all[9]
-  local text = string.format('%.0f', now)
-  local over = redis.call('ZRANGE', keys.leases, '-inf', text, 'BYSCORE', 'LIMIT', 0, SWEPT_MAX, 'WITHSCORES')
-  local ids = {}
-  for i = 1, #over, 2 do
-    ids[#ids + 1] = over[i]
-    back_off(keys, over[i], over[i + 1] / 1000000, retry)
-  end
-  if #ids > 0 then
-    redis.call('ZREM', keys.leases, unpack(ids))
-    local held = read_holders(keys.holders, ids)
-    for _, id in ipairs(ids) do
-      held[id] = held[id] and entry_of(held[id]) or {0, NOBODY}
-      add_earlier(held[id], held[id][2])
-    end
-    if keys.holders then end_holders(keys, held, now) end
-  end
-  forget_waits(keys, now, waits_max, FORGOTTEN_MAX)
-  redis.call('ZREMRANGEBYSCORE', all[4], '-inf', string.format('%.6f', now / 1000000))
-  local landed = redis.call('ZRANGE', ends, '-inf', text, 'BYSCORE', 'LIMIT', 0, FLIGHTS_SWEPT_MAX)
-  if #landed > 0 then
-    redis.call('HDEL', flights, unpack(landed))
-    redis.call('ZREM', ends, unpack(landed))
-  end
-end
 
 -- The pages of a host that are in flight: leased pages whose leases still run unchanged.
 local function in_flight(keys, host, now)
@@ -254,9 +55,20 @@ end
 --   leased, 2 its host is blocked or its delay has not passed, 3 its host has reached its limit of pages in flight, until
 --   the first of their leases ends, 4 the page is backing off.
 
+-- Until when a host is blocked, in microseconds; nil if it is not. What is over is forgotten.
+local function take_block(keys, host, now)
+  local till = redis.call('HGET', keys[13], host)
+  if not till then return nil end
+  if tonumber(till) * 1000000 > now then return tonumber(till) * 1000000 end
+  redis.call('HDEL', keys[13], host)
+  return nil
+end
+
 -- Why a page can't be leased: nil if it can; else 1 to 4, and the time in microseconds when it can. The third result
 -- is the host's pages in flight.
 local function take_hindrance(keys, id, host, now, retry, host_delay, host_cap, plan, request)
+  local blocked = plan.some_blocks and take_block(keys, host, now)
+  if blocked then return 2, blocked end
   local lease_end = plan.pages[id] and now or redis.call('ZSCORE', keys[1], id)
   if lease_end then return 1, tonumber(lease_end) + retry * 1000000 end
   local wait = tonumber(redis.call('ZSCORE', keys[2], id))
@@ -274,13 +86,11 @@ local function take_hindrance(keys, id, host, now, retry, host_delay, host_cap, 
   return nil, nil, flying
 end
 
--- Until when a host is blocked, in microseconds; nil if it is not. What is over is forgotten.
-local function take_block(keys, host, now)
-  local till = redis.call('HGET', keys[13], host)
-  if not till then return nil end
-  if tonumber(till) * 1000000 > now then return tonumber(till) * 1000000 end
-  redis.call('HDEL', keys[13], host)
-  return nil
+-- Plan when a host with a delay may give its next page, and how many it gave to this request.
+local function take_delay(plan, host, free, request)
+  local given = plan.given[host]
+  plan.next_of[host] = free
+  plan.given[host] = {request = request, pages = given and given.pages + 1 or 1}
 end
 
 -- Write who leases pages {end, id, ..} from now on.
@@ -344,8 +154,8 @@ local function take(keys, args)
 
   local granted, refused, out = {}, {}, {}
   local plan = {pages = {}, next_of = {}, flying = {}, given = {}, each = each or {}}
+  plan.some_blocks = keys[13] and redis.call('EXISTS', keys[13]) == 1
   local some_polite, some_delays = redis.call('EXISTS', keys[6]) == 1, redis.call('EXISTS', keys[7]) == 1
-  local some_blocks = keys[13] and redis.call('EXISTS', keys[13]) == 1
   local request, left, until_us = 0, 0, nil
   for i = 1, #ids do
     while left == 0 and requests[2 * request + 1] do
@@ -356,13 +166,7 @@ local function take(keys, args)
     if left == 0 then break end
     local id, host = string.format('%.0f', ids[i]), names[i]
     local host_delay, host_cap = manners_of(keys, host, delay, cap, some_polite, some_delays)
-    local what, till, flying
-    local blocked = some_blocks and take_block(keys, host, now)
-    if blocked then
-      what, till = 2, blocked
-    else
-      what, till, flying = take_hindrance(keys, id, host, now, retry, host_delay, host_cap, plan, request)
-    end
+    local what, till, flying = take_hindrance(keys, id, host, now, retry, host_delay, host_cap, plan, request)
     if what then
       refused[#refused + 1], refused[#refused + 2], refused[#refused + 3] = i, what, math.ceil(till)
     else
@@ -371,11 +175,7 @@ local function take(keys, args)
       left = left - 1
       out[#out + 1], out[#out + 2] = until_us, id
       plan.pages[id] = crawler_of(crawlers and crawlers[request])
-      if host_delay > 0 then
-        local given = plan.given[host]
-        plan.next_of[host] = now / 1000000 + host_delay
-        plan.given[host] = {request = request, pages = given and given.pages + 1 or 1}
-      end
+      if host_delay > 0 then take_delay(plan, host, now / 1000000 + host_delay, request) end
       if flying then
         flying[#flying + 1], flying[#flying + 2] = id, until_us
         plan.flying[host] = flying
