@@ -22,7 +22,7 @@ class PageSource(Protocol):
     done: bool  # No more pages come from this source.
 
     def fill(self, size: int) -> None:
-        """Examine more pages: so many that about `size` of them can be taken."""
+        """Examine more pages, so many that about `size` of them can be taken, and append those that can."""
 
 
 class KeySource:
@@ -93,7 +93,8 @@ class KeySource:
         self._ids, self._keys = ids[~now], keys[~now]
         ids, keys = ids[now], keys[now]
         by_key = np.lexsort((ids, -keys))
-        self.ids, self.neg, self.done = ids[by_key], -keys[by_key], not len(self._ranks)
+        self.ids, self.neg = np.concatenate((self.ids, ids[by_key])), np.concatenate((self.neg, -keys[by_key]))
+        self.done = not len(self._ranks)
 
 
 class ListSource:
@@ -118,7 +119,8 @@ class ListSource:
         self._ids, self._keys = self._ids[wanted], self._keys[wanted]
         ids, keys = first(self._ids, self._keys, max(8 * size, LISTED_FIRST))
         by_key = np.lexsort((ids, -keys))
-        self.ids, self.neg, self.done = ids[by_key], -keys[by_key], len(ids) == len(self._ids)
+        self.ids, self.neg = np.concatenate((self.ids, ids[by_key])), np.concatenate((self.neg, -keys[by_key]))
+        self.done = len(ids) == len(self._ids)
         if not self.done:
             left = ~np.isin(self._ids, ids)
             self._ids, self._keys = self._ids[left], self._keys[left]

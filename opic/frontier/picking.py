@@ -249,12 +249,14 @@ def _merge(
     have, nothing = 0, np.empty(0, np.int64)
     batches: list[tuple[Int64s, Int64s, Int64s, Keys]] = [(nothing, nothing, nothing, nothing)]
     while have <= count:
+        wanted = count + 1 - have
         for source in sources:
             while not len(source.ids) and not source.done:
-                source.fill(1 + 2 * (count - have) // len(sources))
+                source.fill(1 + 2 * wanted // len(sources))
         nonempty = [source for source in sources if len(source.ids)]
         if not nonempty:
             break
+        _catch_up(nonempty, wanted)
         shards, ids, neg = _upto(nonempty)
         hosts = np.empty(len(ids), np.int64)
         for shard in {source.shard for source in nonempty}:
@@ -272,6 +274,17 @@ def _merge(
         have += len(ids)
     columns: list[Any] = [np.concatenate(parts) for parts in zip(*batches[len(batches) > 1 :], strict=True)]
     return Picked(columns[0], columns[1], columns[2], columns[3])
+
+
+def _catch_up(sources: Sequence[PageSource], wanted: int) -> None:
+    """Let sources examine more pages until none is behind the last of the wanted pages that are found so far."""
+    while len(found := np.concatenate([source.neg for source in sources])) >= wanted:
+        last = np.partition(found, wanted - 1)[wanted - 1]
+        behind = [source for source in sources if not source.done and source.neg[-1] < last]
+        if not behind:
+            return
+        for source in behind:
+            source.fill(1 + wanted // len(sources))
 
 
 def _upto(sources: Sequence[PageSource]) -> tuple[Int64s, Int64s, Keys]:

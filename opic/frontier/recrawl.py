@@ -194,7 +194,7 @@ class DrawnPages:
             ids, times = np.concatenate((ids, timed.ids)), np.concatenate((times, timed.times))
             by_time = np.argsort(times, kind="stable")
             ids, times = ids[by_time], times[by_time]
-        self.ids, self.neg = ids, -1 / (1 + times)
+        self.ids, self.neg = np.concatenate((self.ids, ids)), np.concatenate((self.neg, -1 / (1 + times)))
 
     def _order_rest(self) -> None:
         """Put the pages that were not drawn in order: by exponential times with their weights as rates."""
