@@ -49,6 +49,7 @@ NEXT, BATCH, TOP = 10, 100, 100
 PAGES_A_HOST = 10
 SAMPLE = 20_000  # URLs asked for, at random.
 BODIES = 200
+REFUSED, CALLS = "opic_refused_suggestions_total", "opic_suggestion_calls_total"
 HOST_DELAY_SECONDS = 0.2  # Of the check: so many suggestions have to come in time.
 CHECK_N = 50
 WIDTH = 34 + 6 * 9
@@ -135,6 +136,14 @@ def load(world: World, directory: Path, seconds: float) -> dict[str, Any]:
         found["by_the_clock"] = {"cpu_share": beside.cpu_share, **rows}
         one.check()
     return found
+
+
+async def counted(url: str, name: str) -> float:
+    """Return a counter of an endpoint, summed over its labels."""
+    line = Line(url)
+    text = (await line.ask(Request("GET", "/metrics"))).decode()
+    line.close()
+    return sum(float(row.rpartition(" ")[2]) for row in text.splitlines() if row.startswith(name))
 
 
 def by_wrk(one: Running, url: str, some: Sequence[Request], seconds: float) -> dict[str, Any]:
@@ -317,6 +326,7 @@ def check(world: World, directory: Path, suggestions: int) -> dict[str, Any]:
         started = time.perf_counter()
         with Stretch(one):
             found, given_back = asyncio.run(take(urls, CONNECTIONS, suggestions, CHECK_N))
+        refused, calls = (sum(asyncio.run(counted(url, name)) for url in urls) for name in (REFUSED, CALLS))
         took = time.perf_counter() - started
         one.check()
     verdict = judge(found, HOST_DELAY_SECONDS, world.read)
@@ -326,12 +336,13 @@ def check(world: World, directory: Path, suggestions: int) -> dict[str, Any]:
         f"to {CONNECTIONS} callers of 2 endpoints in {took:.0f} s; {given_back:,} given back;\n"
         f"  {verdict.pages_again:,} times a page came again, {verdict.hosts_again:,} times a host did, at the least "
         f"{verdict.host_gap_min_s:.6f} s after the last time, {HOST_DELAY_SECONDS:g} s wanted; "
-        f"{len(verdict.violations)} violations",
+        f"{len(verdict.violations)} violations; {refused / calls:.2f} pages refused a call",
         flush=True,
     )
     for violation in verdict.violations[:10]:
         print(f"  {violation}")
     row = asdict(verdict) | {"seconds": took, "violations": len(verdict.violations), "told": verdict.violations[:10]}
+    row |= {"calls": calls, "refused_pages": refused, "refused_a_call": refused / calls}
     return row | {"host_delay_seconds": HOST_DELAY_SECONDS, "callers": CONNECTIONS, "endpoints": 2}
 
 

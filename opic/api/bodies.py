@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 from opic.api.queries import Chosen, Count, Domain, FieldError, OfPolicy, SomeHost
 from opic.frontier.requests import DOMAINS_MAX
 from opic.messages.definitions import PageClass, Rule
-from opic.messages.frontier import HostManners
+from opic.messages.frontier import HostPoliteness
 from opic.messages.local import ListFacts, LocalChange
 from opic.messages.terms import META, NOT_BEFORE, PRIORITY, Depth, NextPolicy, about
 from opic.model.page_notes import PRIORITY_MAX, PRIORITY_MIN
@@ -199,7 +199,7 @@ class SomeRules(Struct, frozen=True, forbid_unknown_fields=True):
     traps: Annotated[Thresholds | UnsetType, about("Trap thresholds to set; those left out stay.")] = UNSET
 
 
-class GivenManners(HostManners, frozen=True, forbid_unknown_fields=True):
+class GivenHostPoliteness(HostPoliteness, frozen=True, forbid_unknown_fields=True):
     """The politeness settings of a host; the default settings apply to missing fields."""
 
 
@@ -207,7 +207,7 @@ class PolitenessGiven(Struct, frozen=True, forbid_unknown_fields=True):
     """The politeness settings of hosts, which replace those set before."""
 
     hosts: Annotated[
-        dict[str, GivenManners],
+        dict[str, GivenHostPoliteness],
         about(
             "Settings by host, at most OPIC_MAX_URLS hosts.",
             examples=[{"a.example": {"delay_seconds": 10, "in_flight": 1, "revisit_seconds": 86_400}}],

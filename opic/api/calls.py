@@ -23,7 +23,7 @@ from opic.api.problems import Json, Problem
 from opic.api.request_bodies import idempotency_key, media_type, read_body
 from opic.api.router import Answer
 from opic.errors import BadEvent, BadInput
-from opic.frontier import Manners, PagesRequest
+from opic.frontier import HostPoliteness, PagesRequest
 from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS
 from opic.ingest.event_log import KeyedCall
 from opic.messages.local import RankedDomain
@@ -75,7 +75,7 @@ class Calls:
         self._series = Coalescer(self._series_and_curve, "opic-series")
         # One thread does one search after the other, so that they leave time for other calls.
         self._searches = Coalescer(self._search, "opic-search", 1)
-        self._wishes = Coalescer[PagesRequest, Mapping[str, object]](self._next, "next")
+        self._requests = Coalescer[PagesRequest, Mapping[str, object]](self._next, "next")
         # Calls that come while others wait for the disk are written with one append, and share a sync.
         self._events = Coalescer[Sequence[bytes], None](self._accept, "opic-events", threads=EVENT_THREADS)
 
@@ -156,14 +156,14 @@ class Calls:
         if asked.policy == BY_LINK_SCORE or asked.policy in EXPANSIONS:  # So is one that asks for what is not kept.
             await run_in_threadpool(self._backend.links.present)
         gone = threading.Event()
-        found = await while_connected(request, self._wishes.ask(replace(pages_request, gone=gone.is_set)), gone)
+        found = await while_connected(request, self._requests.ask(replace(pages_request, gone=gone.is_set)), gone)
         self._handed(found, asked.mode, asked.policy)
         return Json(found)
 
-    def _next(self, wishes: Sequence[PagesRequest]) -> Sequence[Mapping[str, object]]:
+    def _next(self, requests: Sequence[PagesRequest]) -> Sequence[Mapping[str, object]]:
         self._backend.check_room()  # Leasing writes to the store; so would the events about the fetched pages.
-        found = self._backend.frontier.next_many(wishes)
-        left: list[Any] = [answer["pages"] for wish, answer in zip(wishes, found, strict=True) if wish.gone()]
+        found = self._backend.frontier.next_many(requests)
+        left: list[Any] = [answer["pages"] for request, answer in zip(requests, found, strict=True) if request.gone()]
         if leases := [page["lease"] for pages in left for page in pages]:
             self._backend.frontier.release(leases)
         return found
@@ -176,14 +176,14 @@ class Calls:
         """
         self._check_count("hosts", asked.hosts)
         self._backend.check_room()
-        manners = {canonical_host(name): Manners(**asdict(host)) for name, host in asked.hosts.items()}
-        self._backend.frontier.set_manners(manners)
+        hosts = {canonical_host(name): HostPoliteness(**asdict(host)) for name, host in asked.hosts.items()}
+        self._backend.frontier.set_host_politeness(hosts)
         return self.get_politeness(queries.Nothing())
 
     def get_politeness(self, _: queries.Nothing) -> Answer:
         """Return the default host delay, cap and revisit time, and those set for individual hosts."""
         now, settings = time.time(), self._settings
-        hosts = {name: found._asdict() for name, found in self._backend.frontier.manners().items()}
+        hosts = {name: found._asdict() for name, found in self._backend.frontier.host_politeness().items()}
         return {
             "host_delay_seconds": settings.host_delay_seconds,
             "host_in_flight": settings.host_in_flight or None,

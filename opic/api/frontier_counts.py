@@ -16,10 +16,10 @@ from opic.service.backend import Backend
 
 # Each known page has one kind. Pages of the kinds before "leased" could be handed out, apart from host delays.
 KINDS: Final = (
-    "never_read", "read", "leased", "waiting", "revisit", "not_before", "barred", "spent", "given_up", "excluded",
+    "unread", "read", "leased", "retry", "revisit", "not_before", "denied", "spent", "given_up", "excluded",
     "gone",
 )  # fmt: skip
-NEVER_READ, READ, LEASED, WAITING, REVISIT, NOT_BEFORE, BARRED, SPENT, GIVEN_UP, EXCLUDED, GONE = range(len(KINDS))
+UNREAD, READ, LEASED, RETRY, REVISIT, NOT_BEFORE, DENIED, SPENT, GIVEN_UP, EXCLUDED, GONE = range(len(KINDS))
 UNKNOWN: Final = len(KINDS)
 HELD_MAX: Final = 100_000  # Maximum number of leases and waits read; costs the store about 20 ms.
 
@@ -46,7 +46,7 @@ def count(backend: Backend) -> Census:
 def _counted(backend: Backend) -> Census:
     snapshot = backend.snapshots.fresh()
     age, kinds = max(time.time() - snapshot.as_of, 0.0), _kinds(snapshot)
-    for kind, positions in zip((WAITING, LEASED), _held(backend.crawl, snapshot), strict=True):
+    for kind, positions in zip((RETRY, LEASED), _held(backend.crawl, snapshot), strict=True):
         at = positions[positions < len(kinds)]
         kinds[at[kinds[at] < LEASED]] = kind
     frontier = backend.frontier
@@ -55,7 +55,7 @@ def _counted(backend: Backend) -> Census:
         for at in _at(snapshot, pages):
             kinds[at[(kinds[at] < LEASED) | (kinds[at] == REVISIT) | (kinds[at] == SPENT)]] = kind
     timed = (kinds == REVISIT) | (kinds == NOT_BEFORE)
-    kinds[is_shut(backend.admission.verdicts(snapshot)) & ((kinds < LEASED) | timed)] = BARRED
+    kinds[is_shut(backend.admission.verdicts(snapshot)) & ((kinds < LEASED) | timed)] = DENIED
     for at in _at(snapshot, frontier.given_up()):
         kinds[at[(kinds[at] != LEASED) & (kinds[at] < GIVEN_UP)]] = GIVEN_UP
     width = UNKNOWN + 1
@@ -75,7 +75,7 @@ def _kinds(snapshot: Snapshot) -> Any:
     """Return each page's kind by its columns alone, (n,) uint8."""
     cash, kinds = snapshot.cash, _BY_STATE[snapshot.state]
     # A page that was read and is overdrawn is offered again.
-    kinds[((cash == 0) & (kinds < LEASED)) | ((cash < 0) & (kinds == NEVER_READ))] = SPENT
+    kinds[((cash == 0) & (kinds < LEASED)) | ((cash < 0) & (kinds == UNREAD))] = SPENT
     return kinds
 
 
@@ -86,7 +86,7 @@ def _of_state(state: int) -> int:
         return GONE
     if state & Flag.EXCLUDED:
         return EXCLUDED
-    return READ if state & Flag.OPEN else NEVER_READ
+    return READ if state & Flag.OPEN else UNREAD
 
 
 _BY_STATE: Final = np.array([_of_state(state) for state in range(256)], np.uint8)

@@ -149,6 +149,8 @@ class _Collector(Collector):
         build.add_metric([__version__], 1)
         yield build
         yield from _of_replicas(self._backend.crawl.standing())
+        about = "Pages that this endpoint chose and the store refused, mostly because another endpoint leased them."
+        yield Count("opic_refused_suggestions", about, self._backend.frontier.refusals)
         if (lost := self._lost.lately(FIRST_SECONDS)) is not None:
             yield Gauge("opic_store_lost", "1 if the store has lost the crawl or a part of it, else 0.", int(lost[0]))
         seen = self._store.now(STORE_SECONDS)
@@ -343,7 +345,7 @@ def _of_cash(backend: Backend, seen: _Seen) -> Iterator[Metric]:
     # Gone pages have no cash under the continuous payout; under grants their cash may be negative.
     for name, grains in (
         ("read", books.open_cash),
-        ("never_read", pages - books.open_cash - books.v_gone),
+        ("unread", pages - books.open_cash - books.v_gone),
         ("gone", books.v_gone),
     ):
         cash.add_metric([name], grains)

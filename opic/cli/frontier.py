@@ -55,14 +55,14 @@ def next_pages(
     This takes leases as a crawler does: no other crawler gets the printed pages until an event for the page
     arrives or the lease expires, and their hosts are delayed for OPIC_HOST_DELAY_SECONDS.
     """
-    wishes = {
+    terms = {
         "lease_seconds": lease_seconds,
         "busy_hosts": busy_host,
         "domains": domain,
         "max_depth": max_depth,
         "policy": policy,
     }
-    given = {name: value for name, value in wishes.items() if value is not None}
+    given = {name: value for name, value in terms.items() if value is not None}
     answer = asked(chosen, "POST", "/v1/next", body={"n": n, "crawler": crawler, "mode": mode, **given})
     print_list(("cash", "importance", "lease_until", "lease", "url"), answer, "pages", chosen.as_json)
     if not answer["pages"] and not chosen.as_json:

@@ -9,7 +9,7 @@ are in `opic.client.answers`, the exceptions in `opic.client.errors`.
 """
 
 from opic.client.aio import AsyncClient
-from opic.client.answers import Event, HostManners, Page, PageClass, Rule
+from opic.client.answers import Event, HostPoliteness, Page, PageClass, Rule
 from opic.client.errors import (
     BadAnswer,
     BadRequest,
@@ -37,7 +37,7 @@ __all__ = [
     "Conflict",
     "Event",
     "EventsRejected",
-    "HostManners",
+    "HostPoliteness",
     "NotBuilt",
     "NotFound",
     "Page",

@@ -266,6 +266,8 @@ class CrawlMethods:
         return calls.get("/v1/politeness", answers.Politeness)
 
     @Method
-    def set_politeness(self, hosts: Mapping[str, answers.HostManners | Mapping[str, Any]]) -> Call[answers.Politeness]:
+    def set_politeness(
+        self, hosts: Mapping[str, answers.HostPoliteness | Mapping[str, Any]]
+    ) -> Call[answers.Politeness]:
         """Replace the delays and caps of individual hosts; all other hosts have the default ones."""
         return calls.post("/v1/politeness", answers.Politeness, "PUT", hosts=dict(hosts))

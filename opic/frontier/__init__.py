@@ -2,7 +2,7 @@
 
 from opic.admission import Admission
 from opic.frontier.frontier import Frontier
-from opic.frontier.held_pages import Manners
+from opic.frontier.held_pages import HostPoliteness
 from opic.frontier.requests import PagesRequest, PolitenessSettings
 
-__all__ = ["Admission", "Frontier", "Manners", "PagesRequest", "PolitenessSettings"]
+__all__ = ["Admission", "Frontier", "HostPoliteness", "PagesRequest", "PolitenessSettings"]

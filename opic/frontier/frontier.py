@@ -8,7 +8,7 @@ from typing import Any
 from opic.admission import Admission
 from opic.errors import NotKept
 from opic.frontier.crawl_orders import CrawlOrders
-from opic.frontier.held_pages import Manners, read_manners, write_manners
+from opic.frontier.held_pages import HostPoliteness, read_host_politeness, write_host_politeness
 from opic.frontier.leases import Lease, await_leases, server_runs
 from opic.frontier.page_keys import GREEDY, OFFERED_BITS
 from opic.frontier.requests import (
@@ -119,6 +119,11 @@ class Frontier:
                 "OPIC_YIELDS=off does not keep; policy=U works without"
             )
         return request
+
+    @property
+    def refusals(self) -> int:
+        """How many pages were chosen here and not leased: another endpoint leased them, or their host, or they wait."""
+        return self._scheduler.refusals
 
     def next_many(self, requests: Sequence[PagesRequest]) -> list[dict[str, object]]:
         """Answer several requests together, mostly in one round trip, as if they had come one after the other."""
@@ -239,8 +244,8 @@ class Frontier:
 
         Pages that rules have not judged yet count without their rules.
         """
-        manners = self.manners()
-        hosts = {host: one.revisit_seconds for host, one in manners.items() if one.revisit_seconds is not None}
+        own = self.host_politeness()
+        hosts = {host: one.revisit_seconds for host, one in own.items() if one.revisit_seconds is not None}
         for shard, replica in enumerate(self.crawl.replicas):
             terms = RevisitTerms(replica, self.politeness.revisit_seconds, self._by_rule(shard))
             terms.set_hosts(hosts)
@@ -263,17 +268,17 @@ class Frontier:
             with replica.lock:
                 yield shard, replica.offers.timed_pages(time.time())
 
-    def manners(self) -> dict[str, Manners]:
+    def host_politeness(self) -> dict[str, HostPoliteness]:
         """Return what an operator set for each host: delay, cap, revisit time; None where the default applies."""
-        return read_manners(self.crawl)
+        return read_host_politeness(self.crawl)
 
-    def set_manners(self, manners: Mapping[str, Manners]) -> None:
+    def set_host_politeness(self, hosts: Mapping[str, HostPoliteness]) -> None:
         """Replace the delays, caps and revisit times of all hosts, for all endpoints.
 
         Args:
-            manners: by canonical host; 0 means no delay, no cap, no revisit time.
+            hosts: by canonical host; 0 means no delay, no cap, no revisit time.
         """
-        write_manners(self.crawl, manners)
+        write_host_politeness(self.crawl, hosts)
         self._scheduler.forget()
 
     def report_delay(self, host: str, seconds: float) -> None:

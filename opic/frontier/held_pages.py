@@ -18,7 +18,7 @@ AGAIN_MAX: Final = 20
 STRETCH: Final = 4_000  # Members of a sorted set read in one call, which blocks the server for about 2 ms.
 
 
-class Manners(NamedTuple):
+class HostPoliteness(NamedTuple):
     """A host's own politeness settings, set by an operator; None where the default setting applies."""
 
     delay_seconds: float | None = None
@@ -36,7 +36,7 @@ class Held:
     waits: tuple[Int64s, Float64s]  # Ids of pages in back-off, and when each may be offered again.
     hosts: tuple[list[str], Float64s]
     running: int  # Number of active leases.
-    manners: dict[str, Manners]  # Only hosts for which an operator set any.
+    politeness: dict[str, HostPoliteness]  # Only hosts for which an operator set any.
     limits: dict[str, int]  # How many pages may be read of a host; only hosts that have a limit.
 
 
@@ -77,7 +77,7 @@ def read_held(crawl: Crawl, shards: Sequence[int]) -> list[Held]:
                 (ids_of(waiting), until),
                 (names.decode().split("\n") if names else [], free),
                 int(np.count_nonzero(ends > t * MILLION)),
-                {host.decode(): manners_of(rule) for host, rule in rules.items()},
+                {host.decode(): host_politeness_of(rule) for host, rule in rules.items()},
                 _limits(limits),
             )
         )
@@ -162,16 +162,16 @@ def ids_of(members: bytes) -> Int64s:
     return np.fromstring(members, np.int64, sep="\n")
 
 
-def read_manners(crawl: Crawl) -> dict[str, Manners]:
+def read_host_politeness(crawl: Crawl) -> dict[str, HostPoliteness]:
     """Return the host settings that an operator set."""
     answers = crawl.ask([["HGETALL", shard.keys.polite] for shard in crawl.shards])
-    return {host.decode(): manners_of(rule) for rules in answers for host, rule in rules.items()}
+    return {host.decode(): host_politeness_of(rule) for rules in answers for host, rule in rules.items()}
 
 
-def write_manners(crawl: Crawl, manners: Mapping[str, Manners]) -> None:
+def write_host_politeness(crawl: Crawl, hosts: Mapping[str, HostPoliteness]) -> None:
     """Replace all host settings, atomically in each shard."""
     rules: dict[int, list[str]] = {shard.number: [] for shard in crawl.shards}
-    for host, (delay, cap, revisit) in manners.items():
+    for host, (delay, cap, revisit) in hosts.items():
         rule = f"{'-' if delay is None else repr(float(delay))} {'-' if cap is None else cap}"
         if revisit is not None:
             rule += f" {float(revisit)!r}"
@@ -183,9 +183,9 @@ def write_manners(crawl: Crawl, manners: Mapping[str, Manners]) -> None:
     crawl.ask(commands)
 
 
-def manners_of(rule: bytes) -> Manners:
+def host_politeness_of(rule: bytes) -> HostPoliteness:
     """Parse a host's settings from their form in the store."""
     delay, cap, *revisit = rule.decode().split(" ")
-    return Manners(
+    return HostPoliteness(
         None if delay == "-" else float(delay), None if cap == "-" else int(cap), float(revisit[0]) if revisit else None
     )

@@ -281,14 +281,14 @@ class HotShard:
             for name, end in zip(names, free.tolist(), strict=True)
             if (number := self.replica.hosts.number(name)) is not None
         })  # fmt: skip
-        for name, manners in held.manners.items():
-            delay = manners.delay_seconds
+        for name, own in held.politeness.items():
+            delay = own.delay_seconds
             if delay is not None and (number := self.replica.hosts.number(name)) is not None:
                 self.order.set_single(np.array([number]), single=delay > 0)
                 if not delay:
                     self._rest({number: 0.0})
         self.order.changed(self.limits.replace(held.limits))
-        seconds = {name: found.revisit_seconds for name, found in held.manners.items()}
+        seconds = {name: found.revisit_seconds for name, found in held.politeness.items()}
         if self.revisit.set_hosts({k: v for k, v in seconds.items() if v is not None}) or not self._loaded:
             self.note_terms()
         self._loaded = True

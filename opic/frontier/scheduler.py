@@ -61,7 +61,8 @@ class Scheduler:
         self.choices = Choices(self.hot, admission)
         self._answers = NextAnswers(crawl, self.hot, self.choices, orders, pending)
         self._lock = threading.Lock()
-        self._refused = 0  # Pages that the last call could not lease.
+        self._refused = 0  # Pages that the last call could not lease,
+        self.refusals = 0  # and all calls together.
         self._rationed = False  # Whether the last choice skipped pages because of the quota of their host or site.
         self._discoveries = 0.0  # Fraction of a never-read page carried over from rounding the share.
         self._given: list[Lease] = []  # Leases granted but not returned to a caller yet.
@@ -325,6 +326,7 @@ class Scheduler:
         answers = [LeaseAnswer.parse(answer) for answer in self.crawl.ask(commands)]
         called, freed = time.monotonic(), set[int]()
         self._refused = sum(len(answer.refused) for answer in answers)
+        self.refusals += self._refused
         for call, hot, answer in zip(calls, hots, answers, strict=True):
             self._given += [Lease((call.shard, call.pages[page.place].id), page.until_us) for page in answer.granted]
             with hot.replica.lock:

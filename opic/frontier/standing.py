@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from opic.frontier.held_pages import Manners, ids_of, manners_of, read_sets
+from opic.frontier.held_pages import HostPoliteness, host_politeness_of, ids_of, read_sets
 from opic.frontier.host_limits import HostLimits
 from opic.frontier.hot_shard import ShardColumns
 from opic.frontier.page_keys import GREEDY, Int64s, keys_of
@@ -68,12 +68,12 @@ class PageStanding:
         leased_then, refused = read_refusal(refusal, place[1]) or (None, None)
         if leased_then != lease_until and not _waits_since(leased_then, waits_until, failures, retry):
             refused = None
-        manners = manners_of(polite) if polite else Manners()
+        own = host_politeness_of(polite) if polite else HostPoliteness()
         delay = max(politeness.host_delay_seconds, float(asked_for or 0))
-        if manners.delay_seconds is not None:
-            delay = manners.delay_seconds
+        if own.delay_seconds is not None:
+            delay = own.delay_seconds
         ((leased, _),) = read_sets(crawl, [(keys.leases, f"({time_us}")])
-        known = _PageTerms.read(crawl.replicas[place[0]], place[1], manners, politeness, by_rule)
+        known = _PageTerms.read(crawl.replicas[place[0]], place[1], own, politeness, by_rule)
         return cls(
             now=now,
             lease_until=_later(lease_until, now),
@@ -81,7 +81,7 @@ class PageStanding:
             failures=failures,
             host_free_at=_later(max(float(host_free or 0) if delay else 0.0, float(blocked or 0)), now),
             delay=delay,
-            cap=politeness.host_in_flight if manners.in_flight is None else manners.in_flight,
+            cap=politeness.host_in_flight if own.in_flight is None else own.in_flight,
             in_flight=known.count_of(host, ids_of(leased)),
             refused=refused,
             revisit_at=_later(known.due, now),
@@ -110,13 +110,13 @@ class _PageTerms(NamedTuple):
         cls,
         replica: Replica,
         page: int,
-        manners: Manners,
+        own: HostPoliteness,
         politeness: PolitenessSettings,
         by_rule: RevisitByRule | None,
     ) -> "_PageTerms":
         terms, ids = RevisitTerms(replica, politeness.revisit_seconds, by_rule), np.array([page])
-        if manners.revisit_seconds is not None:
-            terms.set_hosts({replica.hosts.names[int(replica.host[page])]: manners.revisit_seconds})
+        if own.revisit_seconds is not None:
+            terms.set_hosts({replica.hosts.names[int(replica.host[page])]: own.revisit_seconds})
         with replica.lock:
             due, seconds = terms.due(ids), terms.seconds(ids)
             (failed,), (not_before_us,), (priority,) = (part.tolist() for part in replica.offers.of(ids))

@@ -95,7 +95,7 @@ class Renewed(Struct, frozen=True):
     lost: Annotated[list[str], about("Leases that have ended: their pages may be leased to other crawlers.")]
 
 
-class HostManners(Struct, frozen=True):
+class HostPoliteness(Struct, frozen=True):
     """The politeness settings of a host; the default settings apply to those that are missing or null."""
 
     delay_seconds: Annotated[
@@ -115,7 +115,7 @@ class Politeness(Struct, frozen=True):
     host_in_flight: Annotated[int | None, about("Default cap, OPIC_HOST_IN_FLIGHT; null means no limit.")]
     revisit_seconds: Annotated[float, about("Default revisit time, OPIC_REVISIT_SECONDS.")]
     hosts: Annotated[
-        dict[str, Annotated[HostManners, Meta(extra_json_schema={"required": HostManners.__struct_fields__})]],
+        dict[str, Annotated[HostPoliteness, Meta(extra_json_schema={"required": HostPoliteness.__struct_fields__})]],
         about("Individual settings by host; null means that the default setting applies."),
     ]
     as_of: AsOf

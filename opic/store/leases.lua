@@ -30,7 +30,7 @@ local function in_flight(keys, host, now)
 end
 
 -- The delay in seconds of a host, and its limit on pages in flight; 0 means no limit.
-local function manners_of(keys, host, delay, cap, some_polite, some_delays)
+local function politeness_of(keys, host, delay, cap, some_polite, some_delays)
   local set_delay, set_cap
   if some_polite then
     set_delay, set_cap = string.match(redis.call('HGET', keys[6], host) or '', '^(%S+) (%S+)')
@@ -165,7 +165,7 @@ local function take(keys, args)
     end
     if left == 0 then break end
     local id, host = string.format('%.0f', ids[i]), names[i]
-    local host_delay, host_cap = manners_of(keys, host, delay, cap, some_polite, some_delays)
+    local host_delay, host_cap = politeness_of(keys, host, delay, cap, some_polite, some_delays)
     local what, till, flying = take_hindrance(keys, id, host, now, retry, host_delay, host_cap, plan, request)
     if what then
       refused[#refused + 1], refused[#refused + 2], refused[#refused + 3] = i, what, math.ceil(till)

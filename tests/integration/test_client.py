@@ -31,7 +31,7 @@ from opic.client import (
     ClientError,
     Event,
     EventsRejected,
-    HostManners,
+    HostPoliteness,
     NotFound,
     PageClass,
     Rule,
@@ -251,8 +251,8 @@ def test_rules_and_politeness_are_set_and_read_back(client: Any) -> None:
     assert [rule.effect for rule in more.rules] == ["allow", "deny"]
     assert client.change_rules(remove=denied.rules).rules == more.rules[:1]
     assert client.set_rules().rules == []
-    polite = client.set_politeness({"a.example": HostManners(delay_seconds=7), "b.example": {"in_flight": 1}})
-    assert polite.hosts == {"a.example": HostManners(7), "b.example": HostManners(None, 1)}
+    polite = client.set_politeness({"a.example": HostPoliteness(delay_seconds=7), "b.example": {"in_flight": 1}})
+    assert polite.hosts == {"a.example": HostPoliteness(7), "b.example": HostPoliteness(None, 1)}
     assert client.politeness().hosts == polite.hosts
     assert client.set_politeness({}).hosts == {}
 

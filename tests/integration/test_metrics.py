@@ -96,7 +96,7 @@ def test_metrics_equal_the_books_of_the_store(served: tuple[httpx.Client, Embedd
     assert 1 <= found["opic_step_round_trips_total"] <= 3
     assert (found["opic_lag_seconds"], found["opic_backup_timestamp_seconds"]) == (0, 0)
     pages = service.backend.crawl.rules.minted - stats["pool"]
-    assert sum(found[f"opic_page_cash_grains,pages={kind}"] for kind in ("read", "never_read", "gone")) == pages
+    assert sum(found[f"opic_page_cash_grains,pages={kind}"] for kind in ("read", "unread", "gone")) == pages
     unspent = pages - found["opic_page_cash_grains,pages=gone"]
     assert found["opic_error_factor"] == pytest.approx(unspent / found["opic_clock_grains_total"])
     assert found["opic_store_servers"] == 1
@@ -119,7 +119,7 @@ def test_each_page_of_the_frontier_is_counted_in_one_state(served: tuple[httpx.C
     client.post("/v1/events", json=events)
     service.backend.await_effect({"log/0": 7})
     assert len(client.post("/v1/next", json={"n": 2, "mode": "discover"}).json()["pages"]) == 2
-    wanted = {"never_read": 4, "read": 0, "leased": 2, "waiting": 2, "revisit": 2, "barred": 0, "spent": 0}
+    wanted = {"unread": 4, "read": 0, "leased": 2, "retry": 2, "revisit": 2, "denied": 0, "spent": 0}
     wanted |= {"excluded": 1, "gone": 1, "given_up": 1}
     found = scraped(client)  # The hub and links[3] were read a moment ago.
     counted = {kind: found[f"opic_frontier_pages,class=other,kind={kind}"] for kind in wanted}
@@ -195,8 +195,8 @@ def test_pages_that_rules_hold_back_are_counted_apart(served: tuple[httpx.Client
     urls = ["http://a.example/private/1", "http://a.example/private/2", "http://a.example/"]
     client.post("/v1/seeds", json={"urls": urls}).raise_for_status()
     found = scraped(client)
-    kinds = {kind: found[f"opic_frontier_pages,class=other,kind={kind}"] for kind in ("barred", "never_read")}
-    assert kinds == {"barred": 2, "never_read": 1}
+    kinds = {kind: found[f"opic_frontier_pages,class=other,kind={kind}"] for kind in ("denied", "unread")}
+    assert kinds == {"denied": 2, "unread": 1}
 
 
 def test_pages_of_classes_are_counted_apart(served: tuple[httpx.Client, EmbeddedService]) -> None:
@@ -204,8 +204,8 @@ def test_pages_of_classes_are_counted_apart(served: tuple[httpx.Client, Embedded
     client.put("/v1/classes", json={"classes": [{"name": "trusted", "hosts": ["a.example"], "weight": 2.0}]})
     client.post("/v1/seeds", json={"urls": ["http://a.example/1", "http://a.example/2", "http://b.example/"]})
     found = scraped(client)
-    assert found["opic_frontier_pages,class=trusted,kind=never_read"] == 2
-    assert found["opic_frontier_pages,class=other,kind=never_read"] == 1
+    assert found["opic_frontier_pages,class=trusted,kind=unread"] == 2
+    assert found["opic_frontier_pages,class=other,kind=unread"] == 1
 
 
 def test_labels_stay_few_whatever_is_requested(served: tuple[httpx.Client, EmbeddedService]) -> None:

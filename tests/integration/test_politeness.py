@@ -12,7 +12,7 @@ from servers import Server
 
 from opic.admission import check_policy
 from opic.errors import BadInput
-from opic.frontier import Frontier, Manners, PolitenessSettings
+from opic.frontier import Frontier, HostPoliteness, PolitenessSettings
 from opic.urls.canonical import host_of
 
 pytestmark = pytest.mark.slow  # `make check` stays under two minutes.
@@ -67,7 +67,7 @@ def test_cap_lowered_below_the_pages_in_flight_keeps_them_and_leases_no_more(ser
     crawl.seed(pages_of(1, 20))
     leased = crawl.next(10)
     assert len(leased) == 5
-    crawl.frontier.set_manners({"h0.org": Manners(None, 2)})
+    crawl.frontier.set_host_politeness({"h0.org": HostPoliteness(None, 2)})
     for page in leased:
         assert other.next(10)["pages"] == []
         shown: Any = other.explain(page["url"])
@@ -84,7 +84,7 @@ def test_first_cap_of_a_host_counts_pages_leased_from_then_on(servers: Server) -
     other = crawl.endpoint()
     crawl.seed(pages_of(1, 20))
     earlier = crawl.next(5)
-    crawl.frontier.set_manners({"h0.org": Manners(None, 2)})
+    crawl.frontier.set_host_politeness({"h0.org": HostPoliteness(None, 2)})
     assert len(other.next(10)["pages"]) == 2  # type: ignore[arg-type]
     shown: Any = other.explain(earlier[0]["url"])
     assert (shown["host_in_flight"], shown["host_in_flight_max"]) == (7, 2)
@@ -101,11 +101,11 @@ def test_operators_delay_and_cap_of_a_host_win_over_the_settings(servers: Server
     crawl = Crawl(servers, NOW_AND_THEN)
     crawl.seed(pages_of(3, 8))
     other = crawl.endpoint(NOW_AND_THEN)
-    crawl.frontier.set_manners({"h0.org": Manners(0.0), "h1.org": Manners(0.0, 3)})
-    assert other.manners() == {"h0.org": Manners(0.0, None), "h1.org": Manners(0.0, 3)}
+    crawl.frontier.set_host_politeness({"h0.org": HostPoliteness(0.0), "h1.org": HostPoliteness(0.0, 3)})
+    assert other.host_politeness() == {"h0.org": HostPoliteness(0.0, None), "h1.org": HostPoliteness(0.0, 3)}
     found: Any = other.next(20)["pages"]
     assert hosts_of(found) == {"h0.org": 8, "h1.org": 3, "h2.org": 1}
-    crawl.frontier.set_manners({})
+    crawl.frontier.set_host_politeness({})
     assert hosts_of(crawl.next(20)) == {"h1.org": 1}
     assert hosts_of(crawl.next(20)) == {}
 
@@ -113,7 +113,7 @@ def test_operators_delay_and_cap_of_a_host_win_over_the_settings(servers: Server
 def test_delay_set_for_a_host_is_kept(servers: Server) -> None:
     crawl = Crawl(servers)
     crawl.seed(pages_of(2, 20))
-    crawl.frontier.set_manners({"h0.org": Manners(0.3)})
+    crawl.frontier.set_host_politeness({"h0.org": HostPoliteness(0.3)})
     assert hosts_of(crawl.next(40)) == {"h0.org": 1, "h1.org": 20}
     times = [page["lease_until"] for page in (until(lambda: crawl.next(5))[0] for _ in range(3))]
     assert all(b - a >= 0.3 - CLOCK_SECONDS for a, b in itertools.pairwise(times))
@@ -136,7 +136,7 @@ def test_reported_crawl_delay_is_kept_if_it_is_longer(servers: Server) -> None:
     assert shown["host_free_at"] > time.time() + 50
     keys, client = crawl.store.shard.keys, crawl.store.shard.client
     assert b"unknown.org" not in client.hgetall(keys.crawl_delays)  # Nobody fills the store with hosts.
-    crawl.frontier.set_manners({"h0.org": Manners(0.0)})
+    crawl.frontier.set_host_politeness({"h0.org": HostPoliteness(0.0)})
     assert hosts_of(crawl.next(10, busy_hosts=["h1.org", "h2.org"]))["h0.org"] > 1  # The operator has the last word.
     crawl.next(1, crawl_delays={"h0.org": 0.0})
     assert b"h0.org" not in client.hgetall(keys.crawl_delays)

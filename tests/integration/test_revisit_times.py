@@ -10,7 +10,7 @@ from servers import Server
 
 from opic.admission import Admission, check_policy
 from opic.errors import BadInput
-from opic.frontier import Frontier, Manners, PolitenessSettings
+from opic.frontier import Frontier, HostPoliteness, PolitenessSettings
 from opic.frontier.page_counts import KINDS
 from opic.model.classes import check_classes, encode_classes
 
@@ -128,8 +128,10 @@ def test_most_specific_time_applies(valkey: Server) -> None:
     )
     crawl._apply(encode_classes(classes), "classes")
     until(lambda: offered() == ["classed.org/news", "classed.org/x", "hosted.org/news", "hosted.org/x"])
-    frontier.set_manners({"hosted.org": Manners(revisit_seconds=7_200.0), "later.org": Manners(revisit_seconds=0.0)})
-    assert frontier.manners()["hosted.org"] == Manners(None, None, 7_200.0)
+    frontier.set_host_politeness(
+        {"hosted.org": HostPoliteness(revisit_seconds=7_200.0), "later.org": HostPoliteness(revisit_seconds=0.0)}
+    )
+    assert frontier.host_politeness()["hosted.org"] == HostPoliteness(None, None, 7_200.0)
     assert offered() == ["classed.org/news", "classed.org/x"]
     rules = [{"effect": "allow", "path": "/news", "revisit_seconds": 0}, {"effect": "allow", "path": "/x"}]
     admission.put(check_policy({"rules": rules}))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from opic.frontier import Manners, PolitenessSettings
+from opic.frontier import HostPoliteness, PolitenessSettings
 from opic.frontier.held_pages import Held
 from opic.frontier.hot_shard import HotShard
 from opic.frontier.lease_call import Granted, LeaseAnswer, RefusedPage
@@ -180,7 +180,7 @@ def test_loading_the_held_pages_replaces_all_that_was_held_before() -> None:
     waits = np.array([0, 77]), np.array([1_200.0, 1_200.0])
     hosts = ["b.org", "unknown.org"], np.array([1_050.0, 1_050.0])
     shard.order.hold(np.array([4, 5]), np.full(2, np.inf))
-    shard.load(Held(3, 1_000.0, leases, waits, hosts, 2, {"c.org": Manners(0.0)}, {}))
+    shard.load(Held(3, 1_000.0, leases, waits, hosts, 2, {"c.org": HostPoliteness(0.0)}, {}))
     assert (shard.freed, shard.running) == (3, 2)
     assert counted(shard) == {"free": 4, "leased": 1, "retry": 1}
     assert picked(shard) == [4, 5]
