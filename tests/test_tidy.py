@@ -35,8 +35,8 @@ MAY_IMPORT: dict[str, list[str]] = {
     "replica": ["arrays", "errors", "memory", "urls", "model", "store"],
     "ingest": ["arrays", "errors", "redaction", "memory", "urls", "model", "settings", "store", "replica"],
     "query": ["arrays", "background", "errors", "urls", "model", "graph", "store", "replica"],
-    "admission": ["background", "errors", "urls", "model", "store", "replica", "query"],
-    "frontier": ["errors", "messages", "urls", "model", "store", "replica", "query", "admission"],
+    "admission": ["arrays", "background", "errors", "urls", "model", "store", "replica", "query"],
+    "frontier": ["arrays", "errors", "messages", "urls", "model", "store", "replica", "query", "admission"],
     "service": ["errors", "logs", "memory", "urls", "model", "settings", "store", "replica", "ingest", "query"],
     "client": ["errors", "redaction", "messages"],  # Crawlers import it: no server, no store.
     "local": ["arrays", "addresses", "errors", "urls", "model", "graph", "html", "client"],
@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "scrapy": ["errors", "urls", "html", "client"],
     "sitemaps": ["addresses", "errors", "urls"],
 }
-MAY_IMPORT["service"] += ["admission", "frontier", "redaction"]
+MAY_IMPORT["service"] += ["admission", "frontier", "redaction", "arrays"]
 MAY_IMPORT["ops"] = [*MAY_IMPORT["service"], "html", "service"]
 MAY_IMPORT["api"] = [*MAY_IMPORT["service"], "service", "messages"]
 MAY_IMPORT["urlfrontier"] = [*MAY_IMPORT["service"], "service", "api"]

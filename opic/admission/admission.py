@@ -18,9 +18,10 @@ import numpy as np
 from opic.admission.policy import Policy, StoredPolicy, check_policy
 from opic.admission.shares import Ration, Weighed, large_hosts, outgrown_sites
 from opic.admission.verdicts import Verdicts
+from opic.arrays import Bools, Float64s, Int64s, Uint8s
 from opic.background import lower_priority
-from opic.query.host_index import Bools, Floats, HostNames
-from opic.query.snapshots import Bytes, Int64s, Snapshot
+from opic.query.host_index import HostNames
+from opic.query.snapshots import Snapshot
 from opic.replica import Crawl
 from opic.replica.crawl import Outdated, Place
 from opic.urls.canonical import canonical_url, host_of, registered_domain
@@ -145,7 +146,7 @@ class Admission:
         """Return a mask of the pages already judged as not to be offered; None if there are none. Sends no command."""
         return self._verdicts[shard].shut(ids) if self._judging else None
 
-    def revisit_seconds(self, shard: int, ids: Int64s) -> Floats | None:
+    def revisit_seconds(self, shard: int, ids: Int64s) -> Float64s | None:
         """Return the revisit times that rules set for pages, as far as judged; NaN where none does, None if none."""
         return self._verdicts[shard].revisit_seconds(ids) if self._judging else None
 
@@ -187,7 +188,7 @@ class Admission:
         shut = self.shut(place[0], ids)
         return shut is not None and bool(shut[0])
 
-    def verdicts(self, snapshot: Snapshot) -> Bytes:
+    def verdicts(self, snapshot: Snapshot) -> Uint8s:
         """Return the verdicts on a snapshot's pages, (n,) by position. Reads the URLs of all pages not judged yet."""
         self.look()
         parts = []

@@ -5,9 +5,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from opic.arrays import Bools, Float64s, Int32s, Int64s
 from opic.model.cash import Flag
-from opic.query.host_index import Bools, Floats, Int32s
-from opic.query.snapshots import Int64s
 from opic.replica import Crawl, Replica
 from opic.urls.canonical import registered_domain
 from opic.urls.traps import Traps, outgrown
@@ -15,7 +14,7 @@ from opic.urls.traps import Traps, outgrown
 PAGES_AT_ONCE: Final = 1 << 16  # Takes about a millisecond.
 
 
-def sums_by_host(replica: Replica, look: Callable[[tuple[Any, Any]], tuple[Any, Any]]) -> Floats:
+def sums_by_host(replica: Replica, look: Callable[[tuple[Any, Any]], tuple[Any, Any]]) -> Float64s:
     """Sum a value over the pages of each host of a shard, in batches, releasing the replica's lock between batches.
 
     Args:
@@ -32,7 +31,7 @@ def sums_by_host(replica: Replica, look: Callable[[tuple[Any, Any]], tuple[Any, 
     return sums
 
 
-def sums_by_domain(replica: Replica, sums: Floats) -> Floats:
+def sums_by_domain(replica: Replica, sums: Float64s) -> Float64s:
     """Sum per-host values by registered domain number."""
     with replica.lock:
         domains = replica.hosts.domains[: len(sums)]

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from opic.query.host_index import Bools
-from opic.query.snapshots import Bytes, Int64s
+from opic.arrays import Bools, Int64s, Uint8s
 from opic.replica import Crawl
 from opic.replica.checkpoint import URLS_A_FIELD
 from opic.urls.rules import RuleBook
@@ -62,12 +61,12 @@ class Verdicts:
         """Whether there are pages whose turn has not come."""
         return self.pages < len(self._replica)
 
-    def of(self, ids: Int64s) -> Bytes:
+    def of(self, ids: Int64s) -> Uint8s:
         """Return the verdicts on pages, with the bit OPEN where there is none by the present rules."""
         column = self._of_page
         if not len(column):
             return np.full(len(ids), OPEN, np.uint8)
-        verdicts: Bytes = np.where(ids < len(column), column[np.minimum(ids, len(column) - 1)], np.uint8(OPEN))
+        verdicts: Uint8s = np.where(ids < len(column), column[np.minimum(ids, len(column) - 1)], np.uint8(OPEN))
         return verdicts
 
     def shut(self, ids: Int64s) -> Bools:
@@ -81,7 +80,7 @@ class Verdicts:
             return None
         return terms[np.where(ids < len(column), column[np.minimum(ids, len(column) - 1)], 0)]
 
-    def all(self, pages: int) -> Bytes:
+    def all(self, pages: int) -> Uint8s:
         """Return the verdicts on the first `pages` pages."""
         verdicts, known = np.zeros(pages, np.uint8), self._of_page[:pages]
         verdicts[: len(known)] = known & ~np.uint8(OPEN)
@@ -124,7 +123,7 @@ class Verdicts:
                         terms[at] = self._term_of[rule.revisit_seconds]
         return self._note(ids, np.frombuffer(said, np.uint8), terms)
 
-    def _note(self, ids: Int64s, verdicts: Bytes, terms: Any) -> Int64s:
+    def _note(self, ids: Int64s, verdicts: Uint8s, terms: Any) -> Int64s:
         changed = self.shut(ids) != is_shut(verdicts)
         pages, known = int(ids.max()) + 1, len(self._replica)
         if self._revisiting:
@@ -149,7 +148,7 @@ def _grown(column: Any, pages: int, known: int, fill: int) -> Any:
     return grown
 
 
-def is_shut(verdicts: Bytes) -> Bools:
+def is_shut(verdicts: Uint8s) -> Bools:
     """Return a mask of the verdicts that keep a page from being offered."""
     shut: Bools = (verdicts & ~np.uint8(OPEN)) >= Verdict.DENIED
     return shut

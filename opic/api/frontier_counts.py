@@ -8,9 +8,10 @@ from typing import Any, Final
 import numpy as np
 
 from opic.admission.verdicts import is_shut
+from opic.arrays import Int64s
 from opic.model.cash import CLASS_BITS, CLASSES_MAX, Flag
 from opic.model.classes import OTHERS
-from opic.query.snapshots import Int64s, Snapshot
+from opic.query.snapshots import Snapshot
 from opic.replica import Crawl
 from opic.service.backend import Backend
 

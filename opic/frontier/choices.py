@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from opic.admission import Admission, Ration
+from opic.arrays import Bools, Float64s, Int64s
 from opic.errors import StoreUnavailable
 from opic.frontier import page_counts
 from opic.frontier.crawl_orders import Orders
@@ -20,7 +21,6 @@ from opic.frontier.expansion import UNREAD, InLinkColumns
 from opic.frontier.hot_crawl import HotCrawl
 from opic.frontier.hot_order import FREE
 from opic.frontier.key_blocks import KeyBlocks
-from opic.frontier.page_keys import Bools, Floats, Int64s
 from opic.frontier.page_sources import PageSource
 from opic.frontier.pages_ahead import PagesAhead
 from opic.frontier.picking import SIDES, Fit, Picked, first_free, near_of, pick
@@ -244,7 +244,7 @@ class Choices:
         shards = len(self._crawl)
         return lambda of_shards, hosts: ration.fit(hosts * shards + of_shards)
 
-    def priorities(self, picked: Picked) -> Floats:
+    def priorities(self, picked: Picked) -> Float64s:
         """Return the priorities of pages."""
         found = np.ones(len(picked))
         for shard in set(picked.shards.tolist()):

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from opic.arrays import Float64s, Int64s
 from opic.errors import NotKept, NoTrust
 from opic.frontier.expansion import InLinkColumns
-from opic.frontier.page_keys import Floats, Int64s
 from opic.frontier.ranked_order import RankedOrder
 from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS, PagesRequest
 from opic.query.coverage import CoverageQuery
@@ -101,7 +101,7 @@ class CrawlOrders:
         made = self._importance = view, self._changes(), RankedOrder.by_importance(view, self._priority)
         return made
 
-    def _priority(self, shard: int, ids: Int64s) -> Floats | None:
+    def _priority(self, shard: int, ids: Int64s) -> Float64s | None:
         replica = self._crawl.replicas[shard]
         with replica.lock:
             return replica.offers.priority(ids)

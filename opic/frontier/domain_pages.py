@@ -5,8 +5,8 @@ from typing import Final
 
 import numpy as np
 
+from opic.arrays import Bools, Int64s
 from opic.frontier.hot_order import HotOrder
-from opic.frontier.page_keys import Bools, Int64s
 from opic.replica import Crawl
 from opic.replica.hosts import HostTable
 from opic.urls.canonical import registered_domain

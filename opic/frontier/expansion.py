@@ -16,11 +16,11 @@ from collections import deque
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Bools, Float64s, Int64s, Uint8s
 from opic.frontier.hot_order import HotOrder
 from opic.frontier.key_blocks import KeyBlocks
-from opic.frontier.page_keys import OFFERED_BITS, Bools, Floats, Int64s, Keys, PageKeys
+from opic.frontier.page_keys import OFFERED_BITS, Keys, PageKeys
 from opic.frontier.recrawl import PageWeights, YieldWeights, fit_for_recrawl
 from opic.frontier.requests import POLICIES
 from opic.model.cash import Flag
@@ -98,7 +98,7 @@ class InLinkColumns:
         return [np.concatenate(parts) if parts else np.zeros(0, np.int64) for parts in changed]
 
 
-def fit_for_discovery(state: NDArray[np.uint8]) -> Bools:
+def fit_for_discovery(state: Uint8s) -> Bools:
     """Return a mask of the pages that were never read since they became known or came back, and may be offered."""
     fit: Bools = (state & (OFFERED_BITS | Flag.OPEN)) == Flag.KNOWN
     return fit
@@ -112,7 +112,7 @@ class InLinkWeights(PageWeights):
         self._inlinks = inlinks
         super().__init__(replica, fit_for_discovery)
 
-    def _alone(self, ids: Int64s | slice) -> Floats:
+    def _alone(self, ids: Int64s | slice) -> Float64s:
         if isinstance(ids, slice):
             ids = np.arange(ids.start, min(ids.stop, len(self._replica)))
         column = self._inlinks.columns[self._replica.shard]

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from opic.admission import Admission
+from opic.arrays import Int64s
 from opic.errors import NotKept
 from opic.frontier.crawl_orders import CrawlOrders
 from opic.frontier.held_pages import HostPoliteness, read_host_politeness, write_host_politeness
@@ -19,7 +20,7 @@ from opic.frontier.requests import (
     PolitenessSettings,
     check_lease_seconds,
 )
-from opic.frontier.revisit import Int64s, RevisitByRule, RevisitTerms
+from opic.frontier.revisit import RevisitByRule, RevisitTerms
 from opic.frontier.scheduler import Scheduler
 from opic.frontier.standing import PageStanding, against, held_back, place_in_order, state_of
 from opic.model.cash import MILLION, Flag

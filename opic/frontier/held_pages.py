@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Float64s, Int64s
 from opic.errors import StoreUnavailable
 from opic.model.cash import MILLION
 from opic.replica import Crawl
 
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 LAST_MEMBERS: Final = 16  # Of a part, after any of which the next one may begin: some are removed meanwhile.
 AGAIN_MAX: Final = 20
 STRETCH: Final = 4_000  # Members of a sorted set read in one call, which blocks the server for about 2 ms.

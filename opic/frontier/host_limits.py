@@ -4,14 +4,12 @@ from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
-from opic.frontier.host_pages import HostPages, Int64s
+from opic.arrays import Bools, Int64s
+from opic.frontier.host_pages import HostPages
 from opic.model.cash import Flag
 from opic.replica import Replica
 from opic.replica.effect import Effect
-
-Bools = NDArray[np.bool_]
 
 
 class HostLimits:

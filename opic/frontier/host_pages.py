@@ -5,7 +5,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-Int64s = NDArray[np.int64]
+from opic.arrays import Int64s, Uint32s
+
 PART_PAGES: Final = 1 << 17  # Pages in a part; sorting one takes about 10 ms. A look-up searches every part.
 
 
@@ -20,7 +21,7 @@ class HostPages:
 
     def __init__(self) -> None:
         """Start with no pages."""
-        self._parts: list[NDArray[np.uint32]] = []  # For each range of ids, the permutation that sorts it by host.
+        self._parts: list[Uint32s] = []  # For each range of ids, the permutation that sorts it by host.
         self._host: NDArray[np.integer] = np.empty(0, np.int32)
         self._sorted = 0  # Pages in parts.
 
@@ -32,7 +33,7 @@ class HostPages:
             self._parts.append(np.argsort(stretch, kind="stable").astype(np.uint32))
             self._sorted += PART_PAGES
 
-    def _ranges(self, hosts: Int64s) -> list[tuple[int, NDArray[np.uint32], Int64s, Int64s]]:
+    def _ranges(self, hosts: Int64s) -> list[tuple[int, Uint32s, Int64s, Int64s]]:
         ranges = []
         wanted = hosts.astype(self._host.dtype)
         for number, order in enumerate(self._parts):

@@ -14,11 +14,11 @@ import numpy as np
 
 from opic.admission import Admission
 from opic.admission.verdicts import URLS_AT_ONCE
+from opic.arrays import Int64s
 from opic.frontier.held_pages import read_freed, read_held, read_released
 from opic.frontier.hot_order import LEASED, HotOrder
 from opic.frontier.hot_shard import HotShard
 from opic.frontier.leases import Lease
-from opic.frontier.page_keys import Int64s
 from opic.frontier.requests import FrontierTerms
 from opic.frontier.suspects import Suspects
 from opic.model.books import Books

@@ -10,11 +10,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Bools, Float64s, Int32s, Int64s, Uint8s
 from opic.frontier import page_counts
 from opic.frontier.host_pages import HostPages
 from opic.frontier.key_blocks import BLOCK_BITS, KeyBlocks
 from opic.frontier.page_counts import PageCounts
-from opic.frontier.page_keys import GREEDY, Bools, Floats, Int64s, Keys, OrderColumns, PageKeys, keys_of
+from opic.frontier.page_keys import GREEDY, Keys, OrderColumns, PageKeys, keys_of
 from opic.frontier.timers import SparseTimes, Timers
 from opic.model.cash import CLASS_BITS
 
@@ -54,12 +55,12 @@ class HotOrder:
         """
         self.columns, self.discovery, self.strategy, self.now = columns, discovery, strategy, -np.inf
         self.prioritised = columns.priority(np.empty(0, np.int64)) is not None
-        self.where: NDArray[np.uint8] = np.zeros(0, np.uint8)
+        self.where: Uint8s = np.zeros(0, np.uint8)
         self._free = SparseTimes()  # When the lease, the back-off or the revisit wait of each held page ends.
         self._retry_seconds = retry_seconds
-        self.host_free: Floats = np.zeros(0)
+        self.host_free: Float64s = np.zeros(0)
         self.single: Bools = np.zeros(0, np.bool_)
-        self.mark: NDArray[np.int32] = np.zeros(0, np.int32)  # For each host, the `tick` of the last choice to skip it.
+        self.mark: Int32s = np.zeros(0, np.int32)  # For each host, the `tick` of the last choice to skip it.
         self.tick, self.looked = 0, 0
         self._pages = HostPages()
         self.page_timers, self.host_timers = Timers(), Timers()
@@ -186,7 +187,7 @@ class HotOrder:
 
     # What holds pages.
 
-    def hold(self, ids: Int64s, until: Floats, kind: int = LEASED) -> None:
+    def hold(self, ids: Int64s, until: Float64s, kind: int = LEASED) -> None:
         """Hold distinct pages until the given times; if infinite, until they are released.
 
         Args:
@@ -245,7 +246,7 @@ class HotOrder:
         """Return the held pages, ascending. Costs about 200 us for a million pages."""
         return np.flatnonzero(self.where)
 
-    def free_at(self, ids: Int64s) -> Floats:
+    def free_at(self, ids: Int64s) -> Float64s:
         """Return the times at which pages become free, 0 for those not held. Host delays are not included."""
         where = self.where[ids]
         until = np.where(where != FREE, self._free.get(ids), 0.0)
@@ -262,7 +263,7 @@ class HotOrder:
 
     # What holds hosts.
 
-    def rest(self, hosts: Int64s, until: Floats) -> None:
+    def rest(self, hosts: Int64s, until: Float64s) -> None:
         """Block distinct hosts until the given times; if infinite, until another time is set."""
         self.grow()
         before = self.host_free[hosts]

@@ -13,13 +13,14 @@ from typing import Final
 
 import numpy as np
 
+from opic.arrays import Bools, Float64s, Int64s
 from opic.frontier import page_counts
 from opic.frontier.expansion import PolicyWeights
 from opic.frontier.held_pages import Held
 from opic.frontier.host_limits import HostLimits
 from opic.frontier.hot_order import LEASED, RETRY, HotOrder
 from opic.frontier.lease_call import LeaseAnswer
-from opic.frontier.page_keys import GREEDY, Bools, Floats, Int64s
+from opic.frontier.page_keys import GREEDY
 from opic.frontier.requests import PolitenessSettings
 from opic.frontier.revisit import RevisitTerms
 from opic.model.cash import MILLION
@@ -94,7 +95,7 @@ class ShardColumns:
         """Return a mask of the pages that are given up; None if there are none."""
         return self._replica.offers.given_up(ids, self._max_failures)
 
-    def due(self, ids: Int64s) -> Floats | None:
+    def due(self, ids: Int64s) -> Float64s | None:
         """Return when pages may be offered: after their last read, and as they were said to; None if at any time."""
         after_read = None if self._revisit is None else self._revisit.due(ids)
         said = self._replica.offers.free_at(ids)
@@ -105,7 +106,7 @@ class ShardColumns:
         said, due = self._replica.offers.free_at(ids), self.due(ids)
         return None if said is None or due is None else (said > 0) & (said >= due)
 
-    def priority(self, ids: Int64s) -> Floats | None:
+    def priority(self, ids: Int64s) -> Float64s | None:
         """Return the priorities of pages; None if all are 1."""
         return self._replica.offers.priority(ids)
 
@@ -139,7 +140,7 @@ class HotShard:
         politeness: PolitenessSettings,
         discovery: float = 1.0,
         shut: Callable[[Int64s], Bools | None] | None = None,
-        revisit_of_rules: Callable[[Int64s], Floats | None] | None = None,
+        revisit_of_rules: Callable[[Int64s], Float64s | None] | None = None,
         *,
         strategy: str = GREEDY,
     ) -> None:

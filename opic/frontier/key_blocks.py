@@ -12,9 +12,9 @@ over the postings of a term.
 from typing import Any, Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from opic.frontier.page_keys import Bools, Floats, Int64s, Keys, OrderColumns, PageKeys
+from opic.arrays import Bools, Float64s, Int64s, Uint8s
+from opic.frontier.page_keys import Keys, OrderColumns, PageKeys
 from opic.frontier.timers import Timers
 
 BLOCK_BITS: Final = 5
@@ -26,8 +26,8 @@ class HeldPages(Protocol):
     """The pages of a shard, with what holds them back now."""
 
     columns: OrderColumns
-    where: NDArray[np.uint8]  # By page: what holds it, 0 for nothing. At least as long as the blocks.
-    host_free: Floats  # By host: when its next page may be offered.
+    where: Uint8s  # By page: what holds it, 0 for nothing. At least as long as the blocks.
+    host_free: Float64s  # By host: when its next page may be offered.
     now: float
     looked: int  # How many pages were looked at.
 
@@ -50,7 +50,7 @@ class KeyBlocks:
         self._bounds: Keys = np.zeros(0, keys.dtype)
         # The greatest key of the pages left out of each bound because their hosts rest, and when the first rest ends.
         self._hidden: Keys = np.zeros(0, keys.dtype)
-        self._rest_ends: Floats = np.zeros(0)
+        self._rest_ends: Float64s = np.zeros(0)
         self._timers = Timers()
         self._reserved: list[Int64s] = []  # Where a host rests for an unknown time, until an answer arrives.
         self._seen: list[tuple[Int64s, Int64s, Keys]] = []  # Places, ids and keys of pages looked at since `lowered`.
@@ -127,7 +127,7 @@ class KeyBlocks:
         self._seen.append((at, ids, keys))
         return ids, keys, hosts
 
-    def _hide(self, at: Int64s, keys: Keys, until: Floats) -> None:
+    def _hide(self, at: Int64s, keys: Keys, until: Float64s) -> None:
         """Leave pages out of the bounds until the first of their hosts is free, unless the bounds hold for them."""
         above = keys > self._bounds[at]
         at, keys, until = at[above], keys[above], until[above]

@@ -5,11 +5,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Bools, Int32s, Int64s, Uint8s
 from opic.model.cash import Flag
-
-Int64s = NDArray[np.int64]
-Codes = NDArray[np.uint8]
-Bools = NDArray[np.bool_]
 
 # A page's code is twice its kind, plus 1 if it was read. NEITHER: unknown, gone, or without cash to be offered for.
 # Pages of the kinds from DENIED on are not offered by waiting.
@@ -37,9 +34,9 @@ class PageCounts:
 
     def __init__(self) -> None:
         """Start with no pages."""
-        self.code: Codes = np.zeros(0, np.uint8)
+        self.code: Uint8s = np.zeros(0, np.uint8)
         self.totals: Int64s = np.zeros(CODES, np.int64)
-        self._free: NDArray[np.int32] = np.zeros((0, 2), np.int32)
+        self._free: Int32s = np.zeros((0, 2), np.int32)
 
     def grow(self, pages: int, hosts: int) -> None:
         """Make room for this number of pages and hosts."""
@@ -48,7 +45,7 @@ class PageCounts:
         if hosts > len(self._free):
             self._free = np.concatenate((self._free, np.zeros((hosts - len(self._free), 2), np.int32)))
 
-    def put(self, ids: Int64s, codes: Codes, hosts: NDArray[np.integer]) -> None:
+    def put(self, ids: Int64s, codes: Uint8s, hosts: NDArray[np.integer]) -> None:
         """Set the codes of distinct pages; `hosts` are their hosts."""
         before = self.code[ids]
         moved = np.flatnonzero(before != codes)

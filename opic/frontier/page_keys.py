@@ -12,12 +12,10 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Bools, Float64s, Int64s, Uint8s
 from opic.model.cash import CLASS_BITS, Flag
 
-Int64s = NDArray[np.int64]
 Keys = NDArray[Any]  # int64, or float64 if the cash of never-read pages is multiplied by `discovery`.
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 
 GREEDY, RANDOM, CYCLE = STRATEGIES = ("greedy", "random", "cycle")
 OFFERED_BITS: Final = Flag.KNOWN | Flag.GONE | Flag.EXCLUDED
@@ -36,7 +34,7 @@ class OrderColumns(Protocol):
         """Cash minus the credit of the page's class."""
 
     @property
-    def state(self) -> NDArray[np.uint8]:
+    def state(self) -> Uint8s:
         """Bits of `opic.model.cash.Flag`, and the class."""
 
     @property
@@ -62,13 +60,13 @@ class OrderColumns(Protocol):
     def given_up(self, ids: Int64s) -> Bools | None:
         """Return a mask of the pages that are given up, which `shut` includes; None if there are none."""
 
-    def priority(self, ids: Int64s) -> Floats | None:
+    def priority(self, ids: Int64s) -> Float64s | None:
         """Return the priorities of pages; None if all are 1."""
 
     def preferred(self) -> Int64s:
         """Return the pages whose priority is above 1, ascending."""
 
-    def due(self, ids: Int64s) -> Floats | None:
+    def due(self, ids: Int64s) -> Float64s | None:
         """Return when pages may be offered: after their last read, and as they were said to; None if at any time."""
 
     def postponed(self, ids: Int64s) -> Bools | None:
@@ -122,7 +120,7 @@ def keys_of(
     return np.where(fit, keys, 0), read
 
 
-def times_priority(keys: Floats, priority: Floats | float) -> Floats:
+def times_priority(keys: Float64s, priority: Float64s | float) -> Float64s:
     """Return keys times priorities; keys below 0, of pages that come after others, are divided instead.
 
     >>> times_priority(np.array([6.0, 0.0, -6.0]), np.array([2.0, 2.0, 2.0]))

@@ -4,9 +4,10 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from opic.arrays import Bools, Int64s
 from opic.frontier.hot_order import HotOrder, first
 from opic.frontier.key_blocks import BLOCK_BITS, KeyBlocks
-from opic.frontier.page_keys import Bools, Int64s, Keys, PageKeys
+from opic.frontier.page_keys import Keys, PageKeys
 
 BLOCKS_FIRST: Final = 4  # Blocks looked at at once at least; half as many more each further time.
 BLOCKS_WIDE: Final = 64  # After this many in vain, it is asked which hosts have pages left.

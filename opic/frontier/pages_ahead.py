@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
+from opic.arrays import Bools
 from opic.frontier.hot_order import FREE, HotOrder
-from opic.frontier.page_keys import Bools
 from opic.frontier.picking import Fit, Picked
 
 AHEAD_SECONDS: Final = 0.1  # How long pages chosen ahead are of use; their order is that of the choice.

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from opic.arrays import Bools, Int64s
 from opic.frontier import page_counts
 from opic.frontier.domain_pages import Within
 from opic.frontier.hot_order import HotOrder
 from opic.frontier.key_blocks import KeyBlocks
-from opic.frontier.page_keys import Bools, Int64s, Keys
+from opic.frontier.page_keys import Keys
 from opic.frontier.page_sources import KeySource, ListSource, PageSource
 
 LISTED_PAGES: Final = 1 << 16  # All pages of a domain, or up to a depth, are looked at if they are no more.

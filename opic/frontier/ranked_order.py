@@ -11,9 +11,10 @@ from typing import Final
 
 import numpy as np
 
+from opic.arrays import Bools, Float64s, Int64s
 from opic.frontier.hot_order import HotOrder
 from opic.frontier.key_blocks import KeyBlocks
-from opic.frontier.page_keys import Bools, Floats, Int64s, Keys, PageKeys, times_priority
+from opic.frontier.page_keys import Keys, PageKeys, times_priority
 from opic.query.coverage import CoverageView
 from opic.query.fetch_order import FetchView
 from opic.replica.effect import Head
@@ -21,7 +22,7 @@ from opic.replica.effect import Head
 UNREAD, READ = 0, 1
 NOWHERE: Final = -np.inf  # The key of a page that is not in an order.
 NEVER: Final = np.int64(-1)
-Priority = Callable[[int, Int64s], Floats | None]  # Of pages of a shard; None if all are 1.
+Priority = Callable[[int, Int64s], Float64s | None]  # Of pages of a shard; None if all are 1.
 
 
 def no_priority(shard: int, ids: Int64s) -> None:
@@ -33,9 +34,9 @@ def no_priority(shard: int, ids: Int64s) -> None:
 class RankedPages:
     """The keys of a shard's pages as of a moment. Arrays are (n,), by id."""
 
-    keys: Floats  # NOWHERE for pages that are not in the order.
+    keys: Float64s  # NOWHERE for pages that are not in the order.
     read_us: Int64s  # When each was last read, NEVER for pages never read. Pages read since are left out.
-    later: Callable[[Int64s], Floats] | None = None  # The keys of pages that became known later; None if not here.
+    later: Callable[[Int64s], Float64s] | None = None  # The keys of pages that became known later; None if not here.
     _index: tuple[HotOrder, KeyBlocks] | None = field(default=None, init=False)
 
     def index(self, order: HotOrder) -> KeyBlocks:
@@ -99,7 +100,7 @@ class RankedOrder:
         shards = []
         for shard, one in enumerate(view.shards):
 
-            def later(ids: Int64s, shard: int = shard) -> Floats:
+            def later(ids: Int64s, shard: int = shard) -> Float64s:
                 lifted = priority(shard, ids)
                 return np.zeros(len(ids)) if lifted is None else least * lifted
 
@@ -125,7 +126,7 @@ class RankedOrder:
             ranked.drop()
 
 
-def _column(pages: int, *parts: tuple[Int64s, Floats, Floats | None]) -> Floats:
+def _column(pages: int, *parts: tuple[Int64s, Float64s, Float64s | None]) -> Float64s:
     column = np.full(pages, NOWHERE)
     for ids, keys, priority in parts:
         column[ids] = keys if priority is None else times_priority(keys, priority)

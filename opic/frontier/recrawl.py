@@ -29,8 +29,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Bools, Float64s, Int64s, Uint8s
 from opic.frontier.hot_order import FREE, HotOrder
-from opic.frontier.page_keys import OFFERED_BITS, Bools, Floats, Int64s, Keys
+from opic.frontier.page_keys import OFFERED_BITS, Keys
 from opic.model.cash import Flag
 from opic.query.link_scores import LinkScores
 from opic.replica.replica import Replica
@@ -46,7 +47,7 @@ PARTS_MAX: Final = 1 << 8  # Changes that are noted one by one until the next ch
 SAMPLED: Final = 1 << 13  # Pages looked at to tell how many are free; all of a shard that has no more.
 
 
-Fits = Callable[[NDArray[np.uint8]], Bools]  # Takes states of pages; returns which of them may be drawn.
+Fits = Callable[[Uint8s], Bools]  # Takes states of pages; returns which of them may be drawn.
 
 
 class PageWeights:
@@ -55,7 +56,7 @@ class PageWeights:
     def __init__(self, replica: Replica, fits: Fits) -> None:
         """Sum all weights of the pages that fit: a millisecond for a million pages."""
         self._replica, self.fits = replica, fits
-        self.sums: Floats = np.zeros(0)
+        self.sums: Float64s = np.zeros(0)
         self._stale: list[Int64s] = []
         self.changed(np.arange(0, len(replica), BLOCK_PAGES))
 
@@ -65,7 +66,7 @@ class PageWeights:
         if len(self._stale) > PARTS_MAX:  # Nobody may ask for a sum for long.
             self._stale = [np.unique(np.concatenate(self._stale))]
 
-    def of(self, ids: Int64s | slice) -> Floats:
+    def of(self, ids: Int64s | slice) -> Float64s:
         """Return the weights of pages times their priorities: 0 for a page that does not fit."""
         weights, offers = self._alone(ids), self._replica.offers
         if not offers.prioritised:
@@ -74,9 +75,9 @@ class PageWeights:
             ids = np.arange(ids.start, ids.start + len(weights))
         return weights * offers.of(ids)[2]
 
-    def _alone(self, ids: Int64s | slice) -> Floats:
+    def _alone(self, ids: Int64s | slice) -> Float64s:
         """Return the weights of pages without their priorities."""
-        alike: Floats = self.fits(self._replica.state[ids]).astype(np.float64)
+        alike: Float64s = self.fits(self._replica.state[ids]).astype(np.float64)
         return alike
 
     def total(self) -> float:
@@ -102,11 +103,11 @@ class PageWeights:
             found[at] = block * BLOCK_PAGES + np.minimum(place, len(inside) - 1)
         return found
 
-    def _block(self, block: int) -> Floats:
+    def _block(self, block: int) -> Float64s:
         return self.of(slice(block * BLOCK_PAGES, (block + 1) * BLOCK_PAGES))
 
 
-def fit_for_recrawl(state: NDArray[np.uint8]) -> Bools:
+def fit_for_recrawl(state: Uint8s) -> Bools:
     """Return a mask of the pages that were read and may be offered, given their states."""
     fit: Bools = (state & (OFFERED_BITS | Flag.OPEN)) == Flag.KNOWN | Flag.OPEN
     return fit
@@ -120,11 +121,11 @@ class YieldWeights(PageWeights):
         self._column = column
         super().__init__(replica, fit_for_recrawl)
 
-    def _alone(self, ids: Int64s | slice) -> Floats:
+    def _alone(self, ids: Int64s | slice) -> Float64s:
         fit, yields = self.fits(self._replica.state[ids]), self._replica.yields
         assert yields is not None
         pages = np.arange(ids.start, ids.start + len(fit)) if isinstance(ids, slice) else ids
-        weights: Floats = np.where(fit, yields.column(self._column, pages), 0.0)
+        weights: Float64s = np.where(fit, yields.column(self._column, pages), 0.0)
         return weights
 
 
@@ -187,7 +188,7 @@ class DrawnPages:
         first = first[free_pages(self._order, ids[first], self._kinds[0].fits)]
         self._offer(ids[first], times[first])
 
-    def _offer(self, ids: Int64s, times: Floats) -> None:
+    def _offer(self, ids: Int64s, times: Float64s) -> None:
         """Offer pages that were drawn, and those whose given times come before the present one."""
         timed, self._timed = self._timed.until(np.inf if self.done else self._time)
         if len(timed.ids):
@@ -218,7 +219,7 @@ class TimedPages(NamedTuple):
     """Pages of a shard and the times at which they are drawn, in order of time; (n,) each."""
 
     ids: Int64s
-    times: Floats
+    times: Float64s
 
     @classmethod
     def none(cls) -> "TimedPages":
@@ -288,7 +289,7 @@ def free_of(orders: Sequence[HotOrder], rng: Generator, only: Sequence[Int64s] |
     return free
 
 
-def times_of_best(count: int, best_rate: float, own_rate: float, rng: Generator) -> Floats:
+def times_of_best(count: int, best_rate: float, own_rate: float, rng: Generator) -> Float64s:
     """Return the times of pages of which the best that is left is drawn at some points, and each also by itself.
 
     Args:

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from opic.arrays import Int64s
 from opic.frontier.leases import Lease
-from opic.frontier.page_keys import Int64s, times_priority
+from opic.frontier.page_keys import times_priority
 from opic.frontier.requests import Choice, PagesRequest
 from opic.model.page_notes import depth_of, unpack_meta
 from opic.replica.crawl import Place

@@ -7,15 +7,13 @@ a page that a replayed crawl fetched long ago is due at once.
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Float64s, Int64s
 from opic.model.cash import CLASS_BITS, CLASSES_MAX, MILLION
 from opic.model.classes import WeightClasses
 from opic.replica.replica import Replica
 
-Int64s = NDArray[np.int64]
-Floats = NDArray[np.float64]
-RevisitByRule = Callable[[Int64s], Floats | None]
+RevisitByRule = Callable[[Int64s], Float64s | None]
 
 
 class RevisitTerms:
@@ -35,9 +33,9 @@ class RevisitTerms:
         """
         self._replica, self._seconds, self._by_rule = replica, seconds, by_rule
         self._classes: WeightClasses | None = None
-        self._of_class: Floats = np.full(CLASSES_MAX, seconds)
+        self._of_class: Float64s = np.full(CLASSES_MAX, seconds)
         self._host_names: dict[str, float] = {}
-        self._hosts: tuple[Int64s, Floats] = np.empty(0, np.int64), np.empty(0)  # Numbers, ascending, and seconds.
+        self._hosts: tuple[Int64s, Float64s] = np.empty(0, np.int64), np.empty(0)  # Numbers, ascending, and seconds.
         self._seen = 0  # Number of hosts looked through for names.
 
     def set_hosts(self, seconds: Mapping[str, float]) -> bool:
@@ -48,7 +46,7 @@ class RevisitTerms:
         self._hosts, self._seen = (np.empty(0, np.int64), np.empty(0)), 0
         return True
 
-    def _of_hosts(self) -> tuple[Int64s, Floats]:
+    def _of_hosts(self) -> tuple[Int64s, Float64s]:
         """Return the numbers of the hosts with their own term, ascending, and the terms."""
         table = self._replica.hosts
         if self._host_names and len(table) > self._seen:
@@ -58,7 +56,7 @@ class RevisitTerms:
             self._hosts = np.array([n for n, _ in pairs], np.int64), np.array([s for _, s in pairs], np.float64)
         return self._hosts
 
-    def classes(self) -> Floats:
+    def classes(self) -> Float64s:
         """Return the seconds by class, (8,)."""
         if self._replica.classes is not self._classes:
             self._classes = self._replica.classes
@@ -68,27 +66,27 @@ class RevisitTerms:
                     self._of_class[slot] = one.revisit_seconds
         return self._of_class
 
-    def seconds(self, ids: Int64s) -> Floats | None:
+    def seconds(self, ids: Int64s) -> Float64s | None:
         """Return the seconds that apply to pages; None if they are 0 for all pages."""
         of_class, (hosts, of_host) = self.classes(), self._of_hosts()
         of_rule = None if self._by_rule is None else self._by_rule(ids)
         if of_rule is None and not of_class.any() and not of_host.any():
             return None
-        found: Floats = of_class[self._replica.state[ids] & CLASS_BITS]
+        found: Float64s = of_class[self._replica.state[ids] & CLASS_BITS]
         if len(hosts):
             mine = self._replica.host[ids]
             at = np.minimum(np.searchsorted(hosts, mine), len(hosts) - 1)
             found = np.where(hosts[at] == mine, of_host[at], found)
         return found if of_rule is None else np.where(np.isnan(of_rule), found, of_rule)
 
-    def due(self, ids: Int64s) -> Floats | None:
+    def due(self, ids: Int64s) -> Float64s | None:
         """Return when pages may be offered again, in Unix seconds, 0 for pages never read; None if at any time."""
         seconds = self.seconds(ids)
         if seconds is None:
             return None
         rows = self._replica.columns.row[ids]
         read_us = self._replica.histories.last_read_us(rows)
-        due: Floats = np.where(read_us > 0, read_us / MILLION + seconds, 0.0)
+        due: Float64s = np.where(read_us > 0, read_us / MILLION + seconds, 0.0)
         return due
 
     def read_pages(self) -> Int64s:

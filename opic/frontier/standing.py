@@ -6,10 +6,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from opic.arrays import Int64s
 from opic.frontier.held_pages import HostPoliteness, host_politeness_of, ids_of, read_sets
 from opic.frontier.host_limits import HostLimits
 from opic.frontier.hot_shard import ShardColumns
-from opic.frontier.page_keys import GREEDY, Int64s, keys_of
+from opic.frontier.page_keys import GREEDY, keys_of
 from opic.frontier.ranked_order import NOWHERE, RankedOrder
 from opic.frontier.requests import PolitenessSettings
 from opic.frontier.revisit import RevisitByRule, RevisitTerms

@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
+from opic.arrays import Bools, Int64s
 from opic.frontier.hot_shard import HotShard
-from opic.frontier.page_keys import Bools, Int64s
 
 SECONDS_FIRST: Final = 5.0
 SECONDS_MAX: Final = 60.0

@@ -4,10 +4,8 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Int64s = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from opic.arrays import Float64s, Int64s
 
 RECENT_MAX: Final = 4_096  # Maximum number of unsorted entries; above it they become a sorted run.
 BLOCK_BITS: Final = 6  # A block of a sparse column holds the times of 2**6 = 64 consecutive numbers.
@@ -25,8 +23,8 @@ class Timers:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._runs: list[tuple[Floats, Int64s]] = []
-        self._recent: list[tuple[Floats, Int64s]] = []
+        self._runs: list[tuple[Float64s, Int64s]] = []
+        self._recent: list[tuple[Float64s, Int64s]] = []
         self._recent_count, self._soonest = 0, np.inf
 
     def __len__(self) -> int:
@@ -38,7 +36,7 @@ class Timers:
         parts = [numbers for _, numbers in (*self._runs, *self._recent)]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
-    def add(self, numbers: Int64s, until: Floats) -> None:
+    def add(self, numbers: Int64s, until: Float64s) -> None:
         """Add numbers that are due at the given times. Entries with an infinite time are dropped."""
         finite = until < np.inf
         if not finite.all():
@@ -86,7 +84,7 @@ class Timers:
         return (np.concatenate(parts) if parts else np.empty(0, np.int64)), upto
 
 
-def _in_order(parts: list[tuple[Floats, Int64s]]) -> tuple[Floats, Int64s]:
+def _in_order(parts: list[tuple[Float64s, Int64s]]) -> tuple[Float64s, Int64s]:
     times, numbers = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(times, kind="stable")  # A stable sort is fast if the parts are sorted already.
     return times[order], numbers[order]
@@ -107,15 +105,15 @@ class SparseTimes:
         self._times = np.zeros((1, 1 << BLOCK_BITS))
         self._used = 1
 
-    def get(self, numbers: Int64s) -> Floats:
+    def get(self, numbers: Int64s) -> Float64s:
         """Return the times of numbers."""
         at = numbers >> BLOCK_BITS
         if len(numbers) and int(at.max()) >= len(self._block):
             self._reach(int(at.max()))
-        found: Floats = self._times[self._block[at], numbers & ((1 << BLOCK_BITS) - 1)]
+        found: Float64s = self._times[self._block[at], numbers & ((1 << BLOCK_BITS) - 1)]
         return found
 
-    def set(self, numbers: Int64s, times: Floats, kept: Callable[[], Int64s]) -> None:
+    def set(self, numbers: Int64s, times: Float64s, kept: Callable[[], Int64s]) -> None:
         """Write times. If there is no room, first discard the blocks of all numbers other than `kept`."""
         if not len(numbers):
             return

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Int64s
 from opic.errors import NotKept, ScanBroken, StoreUnavailable
 from opic.model.cash import CLASS_BITS, Flag
 from opic.model.classes import OTHERS
@@ -25,7 +26,7 @@ from opic.query.link_pairs import stored_pairs
 from opic.query.page_entries import EXACT
 from opic.query.queries import Query
 from opic.query.rankings import View
-from opic.query.snapshots import Int64s, Snapshot
+from opic.query.snapshots import Snapshot
 from opic.replica import Crawl
 from opic.replica.crawl import Outdated
 from opic.replica.effect import Effect

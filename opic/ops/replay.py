@@ -21,8 +21,8 @@ from typing import Any, BinaryIO, Final, cast
 from urllib.parse import quote
 
 import numpy as np
-import numpy.typing as npt
 
+from opic.arrays import Int64s
 from opic.errors import BadEvent, BadFraming, BadInput, BadUrl, DiskFull
 from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest.msgpack_values import cut_stream, is_map
@@ -35,7 +35,6 @@ from opic.urls.normalization import PLAIN, Normalization
 
 log = logging.getLogger("opic.ops")
 
-Int64s = npt.NDArray[np.int64]
 
 ARCHIVES: Final = ("warc", "wat", "arc")
 FORMATS: Final = ("jsonl", "msgpack", *ARCHIVES, "edges")

@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from opic.arrays import Bools, Int64s
 from opic.errors import BadInput
 from opic.model.cash import Flag
 from opic.model.series import UNITS_US, Window
-from opic.query.host_index import Bools, Int64s
 from opic.query.kept_links import KeptLinks
 from opic.query.queries import Query, check_count
 from opic.query.rankings import largest

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Float64s
 from opic.errors import NoTrust
 from opic.graph.rank_coverage import LINKS_A_SETTLE, Coverage, coverage
 from opic.model.cash import Flag
@@ -25,7 +25,6 @@ REST: Final = 20  # for this many times as long.
 GIVE: Final = "trust with POST /v1/seeds or `opic seed --trust 1 URL`"
 NO_TRUST: Final = f"no page is trusted: give seeds {GIVE}"
 ALL_GONE: Final = f"every trusted page is gone (404 or 410): give other seeds {GIVE}"
-Float64s = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Int64s
 from opic.errors import StoreFull
 from opic.graph.link_pool import UNKNOWN_PAGE, grown
 
-Int64s = NDArray[np.int64]
 BLOCK_BITS: Final = 6
 BLOCK: Final = 1 << BLOCK_BITS
 PAGES_MAX: Final = UNKNOWN_PAGE & -BLOCK  # Numbers are 32 bits wide, and the last one stands for an unknown page.

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Float64s
 from opic.background import lower_priority
 from opic.errors import NotKept, StoreError, StoreUnavailable
 from opic.graph.flow import BOUND_MAX
@@ -30,7 +30,6 @@ from opic.replica.effect import Head
 
 log = logging.getLogger("opic.query")
 
-Floats = NDArray[np.float64]
 BOUND: Final = 0.01
 AIM: Final = 0.8  # What is settled to, as a share of the bound wanted: the error is then about half of the latter.
 QUICK_SECONDS: Final = 0.05  # A question settles where the last settling took no more CPU time than this,
@@ -66,12 +65,12 @@ class BoundedView(View):
 class ExactView:
     """The importance of all pages, as of one position of the journals. Immutable."""
 
-    def __init__(self, as_of: float, heads: list[Head], loads: list[int], shares: list[Floats], bound: float) -> None:
+    def __init__(self, as_of: float, heads: list[Head], loads: list[int], shares: list[Float64s], bound: float) -> None:
         """Keep the shares of pages by shard and id, -1 for pages that are gone, or not known."""
         self.as_of, self.heads, self.loads, self.bound = as_of, heads, loads, bound
         self._shares = shares
         found = np.sort(joined(shares))
-        self.ascending: Floats = found[np.searchsorted(found, 0.0) :]  # The shares of all pages that are there.
+        self.ascending: Float64s = found[np.searchsorted(found, 0.0) :]  # The shares of all pages that are there.
 
     @property
     def pages(self) -> list[int]:

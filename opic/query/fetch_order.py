@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Float64s, Int64s, Uint8s
 from opic.errors import NotKept, StoreError
 from opic.graph.flow import Flow
 from opic.model.cash import MILLION, Flag
@@ -29,8 +29,6 @@ from opic.replica.effect import Head
 
 log = logging.getLogger("opic.query")
 
-Floats = NDArray[np.float64]
-Int64s = NDArray[np.int64]
 SEED_SHARE: Final = 0.2
 ASKED_SECONDS: Final = 60.0  # How long after a question the order is kept up.
 REST_SECONDS: Final = 1.0  # Between two computations on a large crawl; pages leased or read since are left out anyway.
@@ -44,9 +42,9 @@ class ShardPages:
     """The pages of a shard that were never read, and those that were, with their keys; ids ascend."""
 
     unread: Int64s
-    unread_keys: Floats
+    unread_keys: Float64s
     read: Int64s
-    read_keys: Floats
+    read_keys: Float64s
     read_us: Int64s  # When each was last read.
     known: int  # How many pages the shard had.
 
@@ -143,7 +141,7 @@ class FetchOrder:
 
         return sort
 
-    def _mixed(self, worth: Floats, read: LinksRead[PageStates]) -> tuple[Floats, bool]:
+    def _mixed(self, worth: Float64s, read: LinksRead[PageStates]) -> tuple[Float64s, bool]:
         """Return the visits with a share of the teleport on trusted pages or seeds, and whether that is settled."""
         seeded = self._flows.by_seeds(read)
         if not seeded.teleport.any():
@@ -152,9 +150,9 @@ class FetchOrder:
         return (1 - self._share) * worth + self._share * _visits(seeded), settled
 
 
-def _visits(flow: Flow) -> Floats:
+def _visits(flow: Flow) -> Float64s:
     """Return the visits of each page for a teleport weight of 1 in all."""
-    visits: Floats = np.maximum(flow.visits + flow.residual, 0.0)
+    visits: Float64s = np.maximum(flow.visits + flow.residual, 0.0)
     return visits / (float(flow.teleport.sum()) or 1.0)
 
 
@@ -163,9 +161,9 @@ class _ReadPages:
     """What a replica knows of the reads of some pages; (n,) each."""
 
     read_us: Int64s  # When each was last read.
-    observed: Floats  # Seconds in which its reads were compared; 0 for a page that was read once.
-    changes: Floats  # How many of these reads showed other links.
-    rereads: Floats  # How often each was read after its first read.
+    observed: Float64s  # Seconds in which its reads were compared; 0 for a page that was read once.
+    changes: Float64s  # How many of these reads showed other links.
+    rereads: Float64s  # How often each was read after its first read.
 
     @classmethod
     def of(cls, replica: Replica, pages: Int64s, known: int) -> "_ReadPages":
@@ -185,7 +183,10 @@ class _ReadPages:
 
 
 def _keyed(
-    replicas: Sequence[Replica], states: Sequence[NDArray[np.uint8]], mixed: Sequence[Floats], worth: Sequence[Floats]
+    replicas: Sequence[Replica],
+    states: Sequence[Uint8s],
+    mixed: Sequence[Float64s],
+    worth: Sequence[Float64s],
 ) -> list[ShardPages]:
     """Return the pages of each shard with their keys.
 
@@ -213,7 +214,7 @@ def _keyed(
     return shards
 
 
-def read_interval(observed: Sequence[Floats], rereads: Sequence[Floats]) -> float:
+def read_interval(observed: Sequence[Float64s], rereads: Sequence[Float64s]) -> float:
     """Return the mean time between two reads of a page, over the pages of all shards that were read again.
 
     1 where there is none. Arguments by shard: the time in which each page was observed, 0 for none, and how often it
@@ -224,7 +225,7 @@ def read_interval(observed: Sequence[Floats], rereads: Sequence[Floats]) -> floa
     return float((times[again] / counts[again]).mean()) if again.any() else 1.0
 
 
-def change_rates(changes: Floats, observed: Floats, interval: float) -> Floats:
+def change_rates(changes: Float64s, observed: Float64s, interval: float) -> Float64s:
     """Return the learned rates of change: (changes + 1/2) / (intervals observed + 1), (n,).
 
     So a page read once counts as one that changes in every second interval, and what is seen outweighs that in time.
@@ -237,7 +238,7 @@ def change_rates(changes: Floats, observed: Floats, interval: float) -> Floats:
     return (changes + 0.5) / (observed / interval + 1)
 
 
-def refresh_keys(worth: Floats, rates: Floats, ages: Floats) -> Floats:
+def refresh_keys(worth: Float64s, rates: Float64s, ages: Float64s) -> Float64s:
     """Return the keys of read pages, largest first, all below 0, so that never-read pages come before them."""
-    found: Floats = -1 / np.maximum(np.sqrt(worth * rates) * ages, np.finfo(np.float64).tiny)
+    found: Float64s = -1 / np.maximum(np.sqrt(worth * rates) * ages, np.finfo(np.float64).tiny)
     return found

@@ -12,14 +12,11 @@ from typing import TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.arrays import Bools, Float64s, Int32s, Int64s, Uint32s
 from opic.replica.hosts import HostTable
 from opic.replica.replica import Replica
 from opic.urls.canonical import shard_of
 
-Int32s = NDArray[np.int32]
-Int64s = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 N = TypeVar("N", bound=np.generic)
 
 
@@ -61,7 +58,7 @@ class HostNames(Sequence[str]):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def numbers(self, columns: Sequence[NDArray[np.uint32]]) -> Int32s:
+    def numbers(self, columns: Sequence[Uint32s]) -> Int32s:
         """Convert the shards' columns of host numbers to crawl-wide numbers, concatenated by shard."""
         shards = len(self._tables)
         if shards == 1:
@@ -114,7 +111,7 @@ class Sites:
         order = np.argsort(first, kind="stable")
         return cls(pages, np.bincount(site[live & opened], minlength=count), order[pages[order] > 0], site)
 
-    def sums(self, scores: Int64s | Floats) -> Int64s | Floats:
+    def sums(self, scores: Int64s | Float64s) -> Int64s | Float64s:
         """Return the sum of the scores of each site's pages; negative scores count as 0."""
         sums: np.ndarray = np.zeros(len(self.pages), scores.dtype)
         np.add.at(sums, self.site, np.maximum(scores, 0))  # Integers stay integers: a double can't hold the sum.

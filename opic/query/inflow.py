@@ -15,11 +15,11 @@ from typing import Final
 
 import numpy as np
 
+from opic.arrays import Bools, Int64s
 from opic.errors import BadInput, NotKept
 from opic.graph.flow import BOUND_MAX
 from opic.model.books import Books
 from opic.model.cash import CLASS_BITS, MILLION, Flag
-from opic.query.host_index import Bools, Int64s
 from opic.query.kept_links import NOT_KEPT
 from opic.query.link_inflow import shares_and_inflow
 from opic.query.page_entries import EXACT

@@ -17,7 +17,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.arrays import Uint32s
+from opic.arrays import Bools, Int64s, Uint32s
 from opic.errors import LinksTooLarge, NotKept, ScanBroken, StoreUnavailable
 from opic.graph.known_graph import ROWS_MAX
 from opic.graph.link_pool import UNKNOWN_PAGE, LinkPool
@@ -32,7 +32,6 @@ from opic.store.scan import one_run
 
 log = logging.getLogger("opic.query")
 
-Int64s = NDArray[np.int64]
 T = TypeVar("T")
 QUEUED_MAX: Final = 200_000  # Pages whose new links wait for the next question; with more, all are read again then.
 LOADS_MAX: Final = 5
@@ -61,7 +60,7 @@ class _Changes(NamedTuple):
 
     shard: int
     links: PageLinks  # Of the reads, by time.
-    gone: NDArray[np.uint32]  # Pages that do not exist any more, are forgotten, or came back and were not read since.
+    gone: Uint32s  # Pages that do not exist any more, are forgotten, or came back and were not read since.
 
 
 class KeptLinks:
@@ -280,7 +279,7 @@ class KeptLinks:
         """Put the links of pages of a shard that were not put yet."""
         self._store(*self._numbered(number, links))
 
-    def _numbered(self, number: int, links: PageLinks) -> tuple[Int64s, NDArray[np.uint32], Uint32s, NDArray[np.bool_]]:
+    def _numbered(self, number: int, links: PageLinks) -> tuple[Int64s, Uint32s, Uint32s, Bools]:
         """Return the numbers of pages of a shard; how many links each has; those, in one array; and which are new."""
         linked, counts, new = self.numbers.of(number, links.near.astype(np.int64)), links.near_counts, links.near_new
         if self._unknown:
@@ -352,7 +351,7 @@ class KeptLinks:
         self._note_replaced(pages, linked)
         self._store(pages, counts, linked, new)
 
-    def _store(self, pages: Int64s, counts: NDArray[np.uint32], linked: Uint32s, new: NDArray[np.bool_]) -> None:
+    def _store(self, pages: Int64s, counts: Uint32s, linked: Uint32s, new: Bools) -> None:
         """Put what `_numbered` returned into both pools."""
         self.pool.put_many(pages, counts, linked)
         if len(pages) and (new.any() or self.new_links.used):

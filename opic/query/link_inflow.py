@@ -6,9 +6,9 @@ to it so from pages outside the set. One pass over all links.
 
 import numpy as np
 
+from opic.arrays import Bools, Float64s
 from opic.errors import NotKept
 from opic.query.exact import ExactView
-from opic.query.host_index import Bools, Floats
 from opic.query.kept_links import NOT_KEPT
 from opic.query.page_entries import EXACT
 from opic.query.page_flows import PageFlows
@@ -19,7 +19,7 @@ from opic.replica.crawl import Outdated
 
 def shares_and_inflow(
     query: Query, snapshot: Snapshot, inside: Bools, policy: str, window: float | str | None
-) -> tuple[Floats, float | None, Floats]:
+) -> tuple[Float64s, float | None, Float64s]:
     """Return by position the importance of pages, with its error bound, and what comes to them from outside.
 
     Settles first, if need be: links and importance are of the same moment, no earlier than the snapshot.
@@ -47,7 +47,7 @@ def shares_and_inflow(
 
 def _shares(
     query: Query, snapshot: Snapshot, exact: ExactView, policy: str, window: float | str | None
-) -> tuple[Floats, float | None]:
+) -> tuple[Float64s, float | None]:
     """Return importance, 0 for pages that are gone, and its error bound."""
     policy, span = query.policy_of(policy, window)
     if policy == EXACT:
@@ -57,7 +57,7 @@ def _shares(
     return np.maximum(snapshot.scores, 0) / snapshot.total, query.error_bound([part.books for part in snapshot.parts])
 
 
-def _received(flows: PageFlows, snapshot: Snapshot, inside: Bools, shares: Floats) -> Floats:
+def _received(flows: PageFlows, snapshot: Snapshot, inside: Bools, shares: Float64s) -> Float64s:
     graph, numbers = flows.graph, flows.kept.numbers
     at = np.concatenate([numbers.of_first(shard, len(part.state)) for shard, part in enumerate(snapshot.parts)])
     there = at < len(graph)
@@ -66,5 +66,5 @@ def _received(flows: PageFlows, snapshot: Snapshot, inside: Bools, shares: Float
     weights[~graph.moves] = 0.0
     came = graph.matrix.spread(flows.damping * weights / np.maximum(graph.live, 1))
     came[graph.gone_at] = 0.0
-    found: Floats = np.append(came, 0.0)[np.minimum(at, len(graph))]
+    found: Float64s = np.append(came, 0.0)[np.minimum(at, len(graph))]
     return found

@@ -3,12 +3,10 @@
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Int64s
 from opic.replica import Crawl
 from opic.replica.stored_links import read_links
-
-Int64s = NDArray[np.int64]
 
 
 def stored_pairs(crawl: Crawl, shard: int, starts: Int64s) -> Iterator[tuple[Int64s, Int64s, Int64s]]:

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from opic.arrays import Uint32s
+from opic.arrays import Int64s, Uint32s
 from opic.graph.link_pool import LinkPool, grown
 
-Int64s = NDArray[np.int64]
 NO_LINKS: Final = np.zeros(0, np.uint32)
 CHANGED_MAX: Final = 1 << 20  # With more links that came or went, looking at all pages is as fast.
 

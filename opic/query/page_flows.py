@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Float64s, Int64s, Uint8s
 from opic.graph.flow import Flow
 from opic.graph.known_graph import KnownGraph
 from opic.model.cash import CLASS_BITS, MILLION, Flag
@@ -22,16 +22,12 @@ from opic.replica.effect import Head
 
 log = logging.getLogger("opic.query")
 
-Bytes = NDArray[np.uint8]
-Float64s = NDArray[np.float64]
-Int64s = NDArray[np.int64]
-
 
 @dataclass(frozen=True, slots=True)
 class PageStates:
     """What a replica says of its pages, at the position of the links."""
 
-    state: Bytes
+    state: Uint8s
     trust: dict[int, float]
     extra: Sequence[int]  # By class: by how many millionths its weight is above 1.
     seeds: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))  # Pages of depth 0, if they were asked for.
@@ -76,7 +72,7 @@ class PageFlows:
         self.importance, self.trust = Flow(self.damping, self.graph), Flow(self.damping, self.graph)
         self._first: dict[Flow, Float64s] = {}  # The visits that a flow begins with, until it is asked for.
         self.heads: list[Head] = []  # The positions of the journals that the graph is at.
-        self.state: Bytes = np.zeros(0, np.uint8)  # By page.
+        self.state: Uint8s = np.zeros(0, np.uint8)  # By page.
 
     def follow(self, read: LinksRead[PageStates]) -> None:
         """Bring the graph to where the links are; the flows follow when they are asked for."""

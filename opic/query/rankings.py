@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from opic.arrays import Float64s, Int64s
 from opic.model import windows
 from opic.model.books import Books
-from opic.query.host_index import Floats, Int64s
 from opic.replica.effect import Head
 
 GUESSED_MAX = 8  # A guess that selects more than this multiple of the requested count is too low to help.
 
 
-def largest(values: Int64s | Floats, count: int, least: float | None = None) -> Int64s:
+def largest(values: Int64s | Float64s, count: int, least: float | None = None) -> Int64s:
     """Return the indices of the `count` largest non-negative values, descending, ties by position.
 
     Costs one partition, 12 ms for a million values, and a sort of `count`; a tenth of that with a good guess.
@@ -38,7 +38,7 @@ def largest(values: Int64s | Floats, count: int, least: float | None = None) -> 
     return at[np.argsort(-values[at], kind="stable")]
 
 
-def ranks_among(ascending: Int64s | Floats, scores: Sequence[float]) -> list[int]:
+def ranks_among(ascending: Int64s | Float64s, scores: Sequence[float]) -> list[int]:
     """Return 1 + the number of larger scores among sorted ones, for each score.
 
     >>> ranks_among(np.array([1, 5, 7]), [7, 5, 6])
@@ -52,9 +52,9 @@ def ranks_among(ascending: Int64s | Floats, scores: Sequence[float]) -> list[int
 class View:
     """Estimates for a snapshot, by position, other than the static ones."""
 
-    estimates: Floats  # 0 for pages that are not live; sums to 1.
-    scores: Floats  # The same, but -1 for pages that are not live.
-    ascending: Floats  # The scores, sorted.
+    estimates: Float64s  # 0 for pages that are not live; sums to 1.
+    scores: Float64s  # The same, but -1 for pages that are not live.
+    ascending: Float64s  # The scores, sorted.
 
     def ranks(self, scores: Sequence[float]) -> list[int]:
         """Return 1 + the number of live pages with a larger estimate, for each."""

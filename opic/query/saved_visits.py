@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Float64s
 from opic.replica import Crawl
 from opic.replica.effect import Head
 
 log = logging.getLogger("opic.query")
 
-Floats = NDArray[np.float64]
 FORM: Final = b"OPIV\x02"
 FLOWS: Final = 2  # Importance and trust.
 LENGTH_BYTES: Final = 4
@@ -53,7 +52,7 @@ class SavedVisits:
         self.path = directory / f"visits-{_digest(crawl.shards[0].keys.meta.encode(), 8)}.bin"
         self._crawl = crawl
 
-    def write(self, visits: Sequence[Sequence[Floats]], heads: Sequence[Head]) -> None:
+    def write(self, visits: Sequence[Sequence[Float64s]], heads: Sequence[Head]) -> None:
         """Replace the file at once; only log it if that fails.
 
         Args:
@@ -82,7 +81,7 @@ class SavedVisits:
             with suppress(OSError):  # On a full disk it is in the way.
                 scratch.unlink()
 
-    def read(self, heads: Sequence[Head], pages: Sequence[int]) -> list[list[Floats]] | None:
+    def read(self, heads: Sequence[Head], pages: Sequence[int]) -> list[list[Float64s]] | None:
         """Return the visits as `write` had them, of no more pages than there are; None if there are none of use.
 
         Args:
@@ -97,7 +96,7 @@ class SavedVisits:
             log.warning("ignoring %s: %s; exact importance begins from nothing", self.path, error)
             return None
 
-    def _read(self, heads: Sequence[Head], pages: Sequence[int]) -> list[list[Floats]]:
+    def _read(self, heads: Sequence[Head], pages: Sequence[int]) -> list[list[Float64s]]:
         most = HEAD_BYTES + SHARD_BYTES * len(pages) + FLOWS * 4 * sum(pages)
         with self.path.open("rb") as file:
             content = file.read(most + 1)

@@ -5,10 +5,11 @@ from typing import Final
 
 import numpy as np
 
+from opic.arrays import Int64s
 from opic.errors import BadInput
 from opic.query.page_entries import EXACT
 from opic.query.queries import Query, check_count
-from opic.query.snapshots import Int64s, Snapshot
+from opic.query.snapshots import Snapshot
 from opic.urls.canonical import canonical_host
 
 SECONDS_MAX: Final = 1.0  # About 300,000 URLs. A search holds up other questions for as long.

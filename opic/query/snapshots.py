@@ -16,15 +16,15 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Bools, Int32s, Int64s, Uint8s, Uint32s
 from opic.errors import StoreError
 from opic.model import windows
 from opic.model.books import Books
 from opic.model.cash import Flag
 from opic.model.crawl_clock import Clocks
 from opic.model.series import Entry, Window
-from opic.query.host_index import Bools, HostNames, Int32s, Sites, frozen, joined
+from opic.query.host_index import HostNames, Sites, frozen, joined
 from opic.query.rankings import Ranking, WindowView, largest
 from opic.replica import Crawl
 from opic.replica.crawl import PAGES_EXACT, Outdated, Place, Rows
@@ -33,8 +33,6 @@ from opic.replica.histories import Measures
 from opic.replica.hosts import HostTable
 from opic.replica.replica import Replica, held
 
-Int64s = NDArray[np.int64]
-Bytes = NDArray[np.uint8]
 T = TypeVar("T")
 
 SNAPSHOT_SECONDS = 0.6  # On a larger store that changes, a snapshot and its ranking are renewed at this age.
@@ -54,12 +52,12 @@ class Part:
     loads: int  # Load count of the replica at that time; after a reload ids may mean other pages.
     head: Head
     books: Books
-    series: NDArray[np.int64]  # (m, 3): time, rounds and clock.
+    series: Int64s  # (m, 3): time, rounds and clock.
     round_counts: Sequence[Entry]
     cash: Int64s  # Only meaningful for live pages.
     spent: Int64s
-    state: Bytes
-    host: NDArray[np.uint32]
+    state: Uint8s
+    host: Uint32s
     hosts: HostTable
 
     @classmethod
@@ -119,7 +117,7 @@ class Snapshot:
     starts: Int64s  # (shards + 1,), the first position of each shard, and the end.
     cash: Int64s  # Only meaningful for live pages.
     spent: Int64s
-    state: Bytes
+    state: Uint8s
     guesses: dict[int, int] = field(repr=False, compare=False)  # Recent smallest score of the top, by its length.
     kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 

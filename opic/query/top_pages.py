@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from opic.arrays import Bools, Float64s, Int64s
 from opic.errors import BadInput
-from opic.query.host_index import Bools, Floats
 from opic.query.rankings import View, largest, ranks_of_best
-from opic.query.snapshots import Int64s, Snapshot
+from opic.query.snapshots import Snapshot
 from opic.urls.canonical import host_of
 
 Page = dict[str, object]
@@ -52,7 +52,7 @@ class Cursor:
         """Return it as clients see it."""
         return f"{self.shard}-{self.page}-{self.value!r}"
 
-    def later(self, values: Int64s | Floats, position: int, total: float = 1.0) -> Bools:
+    def later(self, values: Int64s | Float64s, position: int, total: float = 1.0) -> Bools:
         """Return a mask of the positions that come after it, if values descend, and equal ones go by position.
 
         Args:
@@ -87,7 +87,7 @@ def best_pages(snapshot: Snapshot, view: View | None, n: int, within: str | None
     Raises:
         BadInput: `after` is none of an answer.
     """
-    scores: Int64s | Floats = snapshot.scores if view is None else view.scores
+    scores: Int64s | Float64s = snapshot.scores if view is None else view.scores
     total = snapshot.total if view is None else 1.0
     if within is None and after is None:
         found = snapshot.top(n + 1) if view is None else largest(scores, n + 1, _nth(view.ascending, n + 1))
@@ -132,6 +132,6 @@ def _inside(snapshot: Snapshot, within: str) -> Bools:
     return found
 
 
-def _nth(ascending: Floats, n: int) -> float | None:
+def _nth(ascending: Float64s, n: int) -> float | None:
     """Return the nth largest score, None if there are fewer or it says nothing."""
     return float(ascending[-n]) if n <= len(ascending) and ascending[-n] > 0 else None

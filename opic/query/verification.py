@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Bools, Float64s, Int64s
 from opic.errors import StoreUnavailable
 from opic.graph.crawled import link_matrix
 from opic.graph.pagerank import pagerank
@@ -18,8 +18,6 @@ from opic.query.link_pairs import stored_pairs
 from opic.query.queries import Query
 from opic.replica import Crawl
 
-Float64s = NDArray[np.float64]
-Int64s = NDArray[np.int64]
 THRESHOLD: Final = 1e-13
 ATTEMPTS: Final = 5
 
@@ -64,7 +62,7 @@ def verified(query: Query) -> dict[str, object]:
     raise StoreUnavailable("the crawl went on while its links were read: try again while no events arrive")
 
 
-def _states(crawl: Crawl, starts: Int64s) -> tuple[Float64s, NDArray[np.bool_]]:
+def _states(crawl: Crawl, starts: Int64s) -> tuple[Float64s, Bools]:
     """Return the weights of pages in the random jump, 0 for those gone or not known, and which were read."""
     weights, opened = np.zeros(int(starts[-1])), np.zeros(int(starts[-1]), np.bool_)
     for replica, (first, end) in zip(crawl.replicas, pairwise(starts.tolist()), strict=True):
@@ -76,7 +74,7 @@ def _states(crawl: Crawl, starts: Int64s) -> tuple[Float64s, NDArray[np.bool_]]:
     return weights, opened
 
 
-def _links(crawl: Crawl, starts: Int64s) -> tuple[Int64s, Int64s, NDArray[np.bool_]]:
+def _links(crawl: Crawl, starts: Int64s) -> tuple[Int64s, Int64s, Bools]:
     """Return the ends of all stored links, and of which pages links are stored."""
     ends, kept = [np.zeros((2, 0), np.int64)], np.zeros(int(starts[-1]), np.bool_)
     for shard in range(len(crawl)):

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from opic.arrays import Int64s
 from opic.errors import BadInput
 from opic.model.cash import Flag
 from opic.model.events import FORGOTTEN_MAX, encode_forgotten
@@ -22,7 +22,6 @@ from opic.store.local_lists import drop_lists
 from opic.urls.canonical import canonical_host, canonical_url, host_of, registered_domain
 from opic.urls.normalization import PLAIN, Normalization
 
-Int64s = NDArray[np.int64]
 PORTION_PAGES: Final = 4 * FORGOTTEN_MAX  # In the log at once: less than a tenth of a second of a worker.
 CALL_SECONDS_MAX: Final = 20.0  # After this time a call leaves the rest to the next one.
 

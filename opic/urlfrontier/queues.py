@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from opic.frontier.held_pages import Int64s, ids_of, read_sets
+from opic.arrays import Int64s
+from opic.frontier.held_pages import ids_of, read_sets
 from opic.frontier.page_keys import OFFERED_BITS
 from opic.model.cash import MILLION, Flag
 from opic.model.ledger_page import LedgerPage
