@@ -15,8 +15,8 @@ class HostPages:
 
     >>> pages = HostPages()
     >>> pages.extend(np.array([2, 0, 2, 1], np.int32))
-    >>> pages.of(np.array([2, 1])), pages.count(np.array([2, 1]))
-    (array([0, 2, 3]), 3)
+    >>> pages.of(np.array([2, 1]))
+    array([0, 2, 3])
     """
 
     def __init__(self) -> None:
@@ -33,30 +33,16 @@ class HostPages:
             self._parts.append(np.argsort(stretch, kind="stable").astype(np.uint32))
             self._sorted += PART_PAGES
 
-    def _ranges(self, hosts: Int64s) -> list[tuple[int, Uint32s, Int64s, Int64s]]:
-        ranges = []
-        wanted = hosts.astype(self._host.dtype)
-        for number, order in enumerate(self._parts):
-            stretch = self._host[number * PART_PAGES :][: len(order)]
-            low = np.searchsorted(stretch, wanted, side="left", sorter=order)
-            high = np.searchsorted(stretch, wanted, side="right", sorter=order)
-            ranges.append((number * PART_PAGES, order, low, high))
-        return ranges
-
-    def _tail(self, hosts: Int64s) -> Int64s:
-        later = self._host[self._sorted :]
-        return self._sorted + np.flatnonzero(np.isin(later, hosts) if len(hosts) != 1 else later == hosts)
-
     def of(self, hosts: Int64s) -> Int64s:
         """Return the ids of the pages of distinct hosts, each once; the ids of one host ascend."""
-        ids = []
-        for first, order, low, high in self._ranges(hosts):
+        ids, wanted = [], hosts.astype(self._host.dtype)
+        for number, order in enumerate(self._parts):
+            stretch = self._host[number * PART_PAGES :][: len(order)]
+            low, high = (np.searchsorted(stretch, wanted, side=side, sorter=order) for side in ("left", "right"))
             lengths = high - low
             starts = np.repeat(low - (np.cumsum(lengths) - lengths), lengths)
-            ids.append(first + order[starts + np.arange(int(lengths.sum()))].astype(np.int64))
-        ids.append(self._tail(hosts))
+            found = order[starts + np.arange(int(lengths.sum()))].astype(np.int64)
+            ids.append(number * PART_PAGES + found)
+        later = self._host[self._sorted :]
+        ids.append(self._sorted + np.flatnonzero(np.isin(later, hosts) if len(hosts) != 1 else later == hosts))
         return np.concatenate(ids)
-
-    def count(self, hosts: Int64s) -> int:
-        """Count the pages of distinct hosts."""
-        return len(self._tail(hosts)) + sum(int((high - low).sum()) for _, _, low, high in self._ranges(hosts))

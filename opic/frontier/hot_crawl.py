@@ -54,7 +54,7 @@ class HotCrawl:
 
     def _applied(self, shard: int, effect: Effect, changed: Int64s) -> None:
         hot = self._shards[shard]
-        if hot is not None and hot.loads == hot.replica.loads:
+        if hot is not None and hot.is_current:
             hot.applied(effect, changed)
 
     @contextmanager
@@ -101,7 +101,7 @@ class HotCrawl:
 
     def _is_current(self, shard: int) -> bool:
         hot = self._shards[shard]
-        return hot is not None and hot.loads == hot.replica.loads
+        return hot is not None and hot.is_current
 
     def is_current(self) -> bool:
         """Return whether there is an order for each replica as it was loaded last."""
@@ -134,7 +134,7 @@ class HotCrawl:
             hot = self._shards[shard]
             assert hot is not None
             with hot.replica.lock:
-                if hot.loads == hot.replica.loads:  # Otherwise the order is rebuilt before the next choice.
+                if hot.is_current:  # Otherwise the order is rebuilt before the next choice.
                     hot.load(held)
                     hot.end_call(lsn)
         self.stale -= set(shards)
@@ -173,7 +173,7 @@ class HotCrawl:
         """Update the order of a shard after the verdicts on distinct pages changed."""
         with self.crawl.replicas[shard].lock:
             hot = self._shards[shard]
-            if hot is not None and hot.loads == hot.replica.loads:
+            if hot is not None and hot.is_current:
                 ids = ids[ids < len(hot.replica)]
                 hot.order.changed(ids)
                 hot.note_terms(ids)
@@ -195,7 +195,7 @@ class HotCrawl:
                     hot.unsure = []
         for (hot, ids, lsn), found in zip(asked, self.crawl.ask(commands) if commands else (), strict=True):
             with hot.replica.lock:
-                if hot.loads == hot.replica.loads:
+                if hot.is_current:
                     hot.hear_waits(ids, [None if score is None else float(score) for score in found])
                     hot.end_call(lsn)
 
@@ -211,7 +211,7 @@ class HotCrawl:
         if hot is not None and ids:
             self.news += 1
             with hot.replica.lock:
-                if hot.loads == hot.replica.loads:
+                if hot.is_current:
                     hot.give_back(ids, freed)
 
     def renewed(self, ends: Mapping[Lease, int]) -> None:
@@ -220,7 +220,7 @@ class HotCrawl:
             hot = self._shards[shard]
             if hot is not None:
                 with hot.replica.lock:
-                    if hot.loads == hot.replica.loads and hot.order.where[page] == LEASED:
+                    if hot.is_current and hot.order.where[page] == LEASED:
                         hot.order.hold(np.array([page]), np.array([until_us / MILLION]))
 
     def hear_freed(self, shard: int) -> None:
@@ -232,7 +232,7 @@ class HotCrawl:
             self.stale.add(shard)
             return
         with hot.replica.lock:
-            if hot.loads == hot.replica.loads:
+            if hot.is_current:
                 hot.hear_freed(released.pages, released.freed, released.limits)
 
     def look(self) -> None:

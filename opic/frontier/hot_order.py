@@ -21,7 +21,7 @@ from opic.model.cash import CLASS_BITS
 
 PAGES_AT_ONCE: Final = 1 << 18  # When all pages are looked at.
 FICKLE_MAX: Final = 1 << 16  # A list of that many pages, with repeats, may grow by as much before repeats are removed.
-CHANGED_PARTS_MAX: Final = 1 << 10  # The same of the lists of changed pages.
+CHANGED_MAX: Final = 1 << 16  # Changes, with repeats, that wait for the next choice: that takes some 10 ms.
 FREE, LEASED, RETRY, REVISIT = 0, 1, 2, 3  # What holds a page.
 _KIND_OF_HELD: Final = np.array(
     [page_counts.FREE, page_counts.LEASED, page_counts.RETRY, page_counts.REVISIT], np.uint8
@@ -69,6 +69,7 @@ class HotOrder:
         self.indexes: list[KeyBlocks] = []  # What is told of changes.
         self._by_cash: KeyBlocks | None = None
         self._changed: list[Int64s] = []
+        self._changed_count = 0
         self._fickle: list[Int64s] = []  # Pages to which a change of credit alone may give cash.
         self._fickle_count = 0
         self._single = single
@@ -113,8 +114,9 @@ class HotOrder:
     def changed(self, ids: Int64s) -> None:
         """Note pages that are new or whose cash or state changed."""
         self._changed.append(ids)
-        if len(self._changed) > CHANGED_PARTS_MAX:  # Nobody may ask for long.
-            self._changed = [np.unique(np.concatenate(self._changed))]
+        self._changed_count += len(ids)
+        if self._changed_count > CHANGED_MAX:
+            self.settle()
 
     def settle(self) -> None:
         """Count the pages that changed anew, and tell the indexes of them: some 200 ns for each."""
@@ -126,7 +128,8 @@ class HotOrder:
             self._take_credits(credits)
         if self._changed:
             ids = np.sort(np.concatenate(self._changed))
-            ids, self._changed = ids[np.flatnonzero(np.diff(ids, prepend=-1))], []  # np.unique takes ten times as long.
+            ids = ids[np.flatnonzero(np.diff(ids, prepend=-1))]  # np.unique takes ten times as long.
+            self._changed, self._changed_count = [], 0
             self._classify(ids)
             free = ids[self.where[ids] == FREE]
             for index in self.indexes:

@@ -175,6 +175,11 @@ class HotShard:
         self._fetched: dict[int, tuple[int, float]] = {}  # Pages in the journal since a call began: record, free at.
         self._full: dict[int, float] = {}  # Hosts at their cap of pages in flight: when free apart from it.
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the replica is still the one whose pages are ordered; while it is not, ids may mean other pages."""
+        return self.loads == self.replica.loads
+
     def now(self) -> float:
         """Return the server's time, in Unix seconds."""
         return self._clock + time.monotonic()

@@ -298,7 +298,7 @@ class Scheduler:
         for shard in set(pages.shards.tolist()):
             hot, mine = self.hot.shards[shard], pages.only(pages.shards == shard)
             with hot.replica.lock:
-                if hot.loads == hot.replica.loads:
+                if hot.is_current:
                     hot.order.reserve(mine.ids, mine.hosts)
 
     def _ask(self, calls: Sequence[ShardCall], loads: Sequence[int], *, patient: bool) -> set[int]:
@@ -312,7 +312,7 @@ class Scheduler:
         commands, hots = [], [self.hot.shards[call.shard] for call in calls]
         for call, hot in zip(calls, hots, strict=True):
             with hot.replica.lock:
-                if not loads[call.shard] == hot.loads == hot.replica.loads:  # The ids may mean other pages now.
+                if not (hot.is_current and hot.loads == loads[call.shard]):  # The ids may mean other pages now.
                     raise Outdated
                 hot.begin_call()
                 names = hot.replica.hosts.names
@@ -330,7 +330,7 @@ class Scheduler:
         for call, hot, answer in zip(calls, hots, answers, strict=True):
             self._given += [Lease((call.shard, call.pages[page.place].id), page.until_us) for page in answer.granted]
             with hot.replica.lock:
-                if hot.loads != hot.replica.loads:
+                if not hot.is_current:
                     continue
                 hot.take(call.ids, call.hosts, answer)
                 hot.end_call(answer.head.lsn)
@@ -358,7 +358,7 @@ class Scheduler:
         for call, answer in zip(calls, answers, strict=True):
             hot = self.hot.shards[call.shard]
             with hot.replica.lock:
-                if hot.loads != hot.replica.loads:
+                if not hot.is_current:
                     raise Outdated
                 early = hot.too_early(call.ids)[[page.place for page in answer.granted]].tolist()
             pages = list(zip(answer.granted, early, strict=True))
@@ -421,10 +421,10 @@ class Scheduler:
         try:
             rows_and_urls = self.crawl.steadily(lambda: (self.crawl.rows(places), self.crawl.urls_of(places)))
         except (IndexError, StoreDamaged):
-            if all(hot.loads == hot.replica.loads for hot in hots):
+            if all(hot.is_current for hot in hots):
                 raise
             raise Outdated from None
-        if any(hot.loads != hot.replica.loads for hot in hots):
+        if any(not hot.is_current for hot in hots):
             raise Outdated
         return rows_and_urls
 

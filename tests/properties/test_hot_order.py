@@ -398,7 +398,7 @@ def small() -> Iterator[None]:
             (page_sources, "BLOCK_BITS", 2),
             (key_blocks, "PAGES_AT_ONCE", 7),
             (hot_order, "PAGES_AT_ONCE", 7),
-            (hot_order, "CHANGED_PARTS_MAX", 2),
+            (hot_order, "CHANGED_MAX", 5),
             (page_sources, "BLOCKS_FIRST", 1),
             (page_sources, "BLOCKS_WIDE", 1),
             (timers, "BLOCK_BITS", 1),
