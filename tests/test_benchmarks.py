@@ -232,7 +232,7 @@ def test_each_benchmark_runs_small_in_a_test() -> None:
     ("name", "small"),
     [
         ("bench_query.py", ("--pages", "3000", "--busy-seconds", "1")),
-        ("bench_latency.py", ("--pages", "20000", "--seconds", "1", "--rounds", "1")),
+        ("bench_latency.py", ("--pages", "20000", "--seconds", "3", "--rounds", "1")),
         ("bench_shards.py", ("--shards", "1,2", "--pages", "1000", "--events", "50", "--rounds", "1")),
         ("bench_flow.py", ("--graphs", "wikispeedia", "--pages", "5000")),
         ("bench_links.py", ("--pages", "1000", "--scan", "500")),

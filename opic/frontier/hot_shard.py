@@ -168,7 +168,8 @@ class HotShard:
         self._loaded = False
         self.called_at = float("-inf")  # When the store was last asked, monotonic.
         self.freed = -1  # How often pages and hosts were freed early, as far as we heard.
-        self.running = 0
+        self.running = 0  # Active leases of all endpoints, as the store last told, less those that ended since,
+        self._told = -1  # and up to which record of the journal it knew.
         self.unsure: list[int] = []  # Failed pages; the store knows how often they failed, hence their back-off.
         self._clock = -np.inf  # The server's time, as last reported, minus our monotonic time. It never runs ahead.
         self._calls = 0  # Number of calls whose answers are pending.
@@ -211,6 +212,9 @@ class HotShard:
         waiting = effect.fetched_page[failed].astype(np.int64)
         revived = effect.offer_page[effect.failures == 0].astype(np.int64)  # By an event that ends failures, or a seed.
         fetched = np.concatenate((fetched, revived[self.order.where[revived] == RETRY]))
+        if effect.lsn > self._told:
+            ended = np.unique(np.concatenate((fetched, waiting)))
+            self.running = max(self.running - int(np.count_nonzero(self.order.where[ended] == LEASED)), 0)
         self._free(fetched)
         until = effect.books.time_us / MILLION + self.politeness.retry_seconds
         if len(waiting):
@@ -298,7 +302,7 @@ class HotShard:
         if self.revisit.set_hosts({k: v for k, v in seconds.items() if v is not None}) or not self._loaded:
             self.note_terms()
         self._loaded = True
-        self.freed, self.running = held.freed, held.running
+        self.freed, self.running, self._told = held.freed, held.running, self.replica.head.lsn
         self.unsure.clear()
         self.order.settle()
 
@@ -356,7 +360,7 @@ class HotShard:
         self.order.hold(ids[held & ~leased], page_until[held & ~leased], RETRY)
         self.order.release(ids[~held])
         self._rest(rests)
-        self.running = answer.running
+        self.running, self._told = answer.running, answer.head.lsn
 
     def _rest(self, until: dict[int, float]) -> None:
         if until:

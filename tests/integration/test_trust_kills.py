@@ -27,7 +27,7 @@ from opic.store import connect
 
 pytestmark = pytest.mark.slow
 
-SEED = 20070603
+SEED = 101
 EVENTS = 600
 FIRST_TRUST = 60  # The links of reads before it are not kept.
 CRASHES_NEAR, CRASHES_LINKS, CRASHES_ELSEWHERE = part_of(10), 12, part_of(6)
