@@ -30,9 +30,12 @@ def lost_part(client: Client, crawl: str, meta: Mapping[bytes, bytes], shards: i
     others = ask(client, [["HMGET", Keys(crawl, number).meta, "secret", "restoring"] for number in range(1, shards)])
     if b"format" in meta:
         return _lost_shards(meta, others)
+    first = Keys(crawl, 0)
     with store_errors():
-        left = int(client.exists(*Keys(crawl, 0).names())) + sum(secret is not None for secret, _ in others)
-    return f"{left:,} of its keys are left, without those that describe it" if left else None
+        left = int(client.exists(*first.names())) + sum(secret is not None for secret, _ in others)
+        if not left or client.hexists(first.meta, "format"):  # Another process made the crawl since `meta` was read.
+            return None
+    return f"{left:,} of its keys are left, without those that describe it"
 
 
 def _lost_shards(meta: Mapping[bytes, bytes], others: list[list[bytes | None]]) -> str | None:

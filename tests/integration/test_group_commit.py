@@ -12,6 +12,7 @@ from processes import wait_until
 from servers import Server
 from serving import serving
 
+from opic.api.coalescing import Coalescer
 from opic.errors import StoreUnavailable
 from opic.model.events import CrawlEvent, decode_crawl_event, encode_crawl_event
 from opic.service.backend import Backend
@@ -44,7 +45,12 @@ def in_log(backend: Backend) -> list[str]:
 
 
 def test_calls_that_wait_for_the_disk_share_the_next_append(backend: Backend) -> None:
-    append, gate, appends = backend.log.append, threading.Event(), list[int]()
+    append, gate, appends, asked = backend.log.append, threading.Event(), list[int](), list[object]()
+    ask = Coalescer.ask
+
+    async def counted(together: Any, event: Any) -> Any:
+        asked.append(event)
+        return await ask(together, event)
 
     def slow(values: Any, *more: Any) -> Any:
         appends.append(len(values))
@@ -54,13 +60,15 @@ def test_calls_that_wait_for_the_disk_share_the_next_append(backend: Backend) ->
     service = SimpleNamespace(backend=backend, not_ready=lambda: None)
     with (
         patch.object(backend.log, "append", slow),
+        patch.object(Coalescer, "ask", counted),
         serving(service) as url,
         httpx.Client(base_url=url, timeout=30) as http,
         ThreadPoolExecutor(CALLS) as pool,
     ):
         bodies = [{"url": f"http://a.example/{n}", **({"links": "none"} if n == 5 else {})} for n in range(CALLS)]
         sent = [pool.submit(http.post, "/v1/events", json=body) for body in bodies]
-        wait_until(lambda: sum(one.done() for one in sent) == 1 and len(appends) == 2, WAIT_SECONDS)
+        wait_until(lambda: len(asked) >= CALLS - 1 and len(appends) == 2, WAIT_SECONDS)
+        wait_until(lambda: sum(one.done() for one in sent) == 1, WAIT_SECONDS)
         gate.set()
         answers = [one.result() for one in sent]
     assert [answer.status_code for answer in answers] == [422 if n == 5 else 202 for n in range(CALLS)]

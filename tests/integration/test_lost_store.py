@@ -22,6 +22,7 @@ from opic.service.backend import Backend
 from opic.service.service import EmbeddedService
 from opic.service.standing import StandingService
 from opic.settings import Settings
+from opic.store.recognition import lost_part
 
 SHARDS = 3
 LOG = [record(i, f"http://h{i}.example/", [f"http://h{i + 1}.example/"]) for i in range(30)]
@@ -84,6 +85,12 @@ def test_partial_store_is_refused_and_its_file_is_not_rewritten(
 
 def rewrites(server: Server) -> int:
     return int(server.client().info("persistence")["aof_rewrites"])
+
+
+def test_a_crawl_that_another_process_made_a_moment_ago_is_not_taken_for_a_lost_one(valkey: Server) -> None:
+    """This process looked for its description just before."""
+    Crawl.open(valkey.client(), "new", shards=2)
+    assert lost_part(valkey.client(), "new", {}, 2) is None
 
 
 def test_shards_of_two_crawls_are_refused(valkey: Server) -> None:
