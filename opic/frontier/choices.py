@@ -57,18 +57,18 @@ class Choices:
 
     def use(self, orders: Orders) -> None:
         """Choose by these orders from now on."""
-        if orders.importance is not self._importance:
-            if self._importance is not None:
-                self._importance.drop()
-            self._importance = orders.importance
-        if orders.trust is not None and orders.trust is not self.trust:
-            self.trust.drop()
-            self.trust = orders.trust
-        self._scores = orders.scores or self._scores
-        if orders.inlinks is not None:
-            self._inlinks = orders.inlinks
-            with self._hot.locked():
+        with self._hot.locked():  # Threads that let the replicas follow tell the indexes of changes.
+            if orders.importance is not self._importance:
+                if self._importance is not None:
+                    self._importance.drop()
+                self._importance = orders.importance
+            if orders.trust is not None and orders.trust is not self.trust:
+                self.trust.drop()
+                self.trust = orders.trust
+            if orders.inlinks is not None:
+                self._inlinks = orders.inlinks
                 self._hot.linked(orders.inlinks.take())
+        self._scores = orders.scores or self._scores
 
     def ranking(self, mode: str, policy: str | None) -> RankedOrder | None:
         """Return the order of a mode that is not by cash; None if it is, or if a policy decides."""
