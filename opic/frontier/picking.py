@@ -112,7 +112,6 @@ def first_free(
     mode: str = "any",
     busy: Sequence[Int64s] | None = None,
     only: Sequence[Int64s] | None = None,
-    nearness: int = 0,
     seconds_max: float = 60.0,
 ) -> float | None:
     """Return the seconds until the first requested page is free, exact up to `seconds_max`; None if there is none.
@@ -124,20 +123,16 @@ def first_free(
 
     Args:
         orders: the order of each shard.
-        mode: as in `pick`, and so `busy` and `nearness`.
+        mode: as in `pick`.
         busy: numbers of the hosts to skip, for each shard.
-        only: the pages to which the request is restricted, for each shard.
-        nearness: of the pages.
+        only: the pages to which the request is restricted, for each shard; None for all.
         seconds_max: how far to look ahead.
     """
     waits: list[float] = []
     for shard, order in enumerate(orders):
         order.begin(busy[shard] if busy is not None else None)
-        ids = None if only is None else only[shard]
-        if ids is None and nearness:
-            ids = order.columns.within_depth(nearness)
-        if ids is not None:
-            free_at = _soonest(order, ids, mode, nearness)
+        if only is not None:
+            free_at = _soonest(order, only[shard], mode)
         else:
             free_at = min(_soonest_host(order, SIDES[mode]), _soonest_held(order, mode, seconds_max))
         if free_at < np.inf:
@@ -160,7 +155,7 @@ def _soonest_held(order: HotOrder, mode: str, seconds_max: float) -> float:
     count, best, upto = FIRST_DUE, np.inf, -np.inf
     while best > upto and upto < order.now + seconds_max:
         held, times = zip(*(some.first(count) for some in timers), strict=True)
-        best, upto = _soonest(order, np.concatenate(held), mode, 0), min(times)
+        best, upto = _soonest(order, np.concatenate(held), mode), min(times)
         count *= 8
     return min(best, upto)  # If nothing was found up to the limit, there may be pages beyond.
 
@@ -172,15 +167,13 @@ def near_of(order: HotOrder, ids: Int64s | None, nearness: int) -> Int64s:
     return ids[order.columns.nearness(ids) >= nearness]
 
 
-def _soonest(order: HotOrder, ids: Int64s, mode: str, nearness: int) -> float:
+def _soonest(order: HotOrder, ids: Int64s, mode: str) -> float:
     """Return when the first of these pages that match the mode becomes free; infinity if none matches."""
     keys, read = order.keys(ids)
     hosts = order.columns.host[ids]
     wanted = (keys > 0) & (order.mark[hosts] != order.tick)
     if mode != "any":
         wanted &= read == (mode == "refresh")
-    if nearness:
-        wanted &= order.columns.nearness(ids) >= nearness
     ids, hosts = ids[wanted], hosts[wanted]
     return float(np.maximum(order.free_at(ids), order.host_free[hosts]).min(initial=np.inf))
 

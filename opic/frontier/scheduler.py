@@ -377,29 +377,28 @@ class Scheduler:
         """
         taken = []
         for call, answer in zip(calls, answers, strict=True):
-            parts = [part for part, _ in call.quotas()]
+            parts = [(part, self._is_by_cash(part)) for part, _ in call.quotas()]
             for page in answer.granted:
                 chosen, meta = call.pages[page.place], answer.metas.get(page.place, b"")
-                taken.append((parts[page.quota], (call.shard, chosen.id), chosen, page.until_us, meta))
+                taken.append((*parts[page.quota], (call.shard, chosen.id), chosen, page.until_us, meta))
         if not taken:
             return
-        places, hots = [place for _, place, _, _, _ in taken], [self.hot.shards[call.shard] for call in calls]
+        places, hots = [place for _, _, place, _, _, _ in taken], [self.hot.shards[call.shard] for call in calls]
         rows, urls = self._known(places, hots)
         total = self.hot.total(rows.books)
         columns = (rows.cash, rows.spent, rows.state, rows.reads, rows.nearness)
         values = list(zip(*(column.tolist() for column in columns), strict=True))
-        for (part, place, chosen, until_us, meta), row in zip(taken, values, strict=True):
+        for (part, by_cash, place, chosen, until_us, meta), row in zip(taken, values, strict=True):
             cash, spent, state, reads, nearness = row
             if not urls[place]:  # It was forgotten a moment ago, and its lease with it.
                 continue
-            by_cash = self.choices.ranking(part.mode, part.request.policy) is None and part.request.policy is None
-            by_cash = by_cash and self.terms.strategy == GREEDY and chosen.priority == 1
+            as_now = by_cash and chosen.priority == 1
             part.granted.append(
                 Leased(
                     place=place,
                     url=urls[place],
                     cash=cash,
-                    key=self.terms.key(cash, read=bool(state & Flag.OPEN)) if by_cash else chosen.key,
+                    key=self.terms.key(cash, read=bool(state & Flag.OPEN)) if as_now else chosen.key,
                     importance=min(max(spent + cash, 0) / total, 1.0),
                     read_before=reads > 0,
                     until_us=until_us,
@@ -410,7 +409,12 @@ class Scheduler:
                 )
             )
         if self.admission is not None:
-            self.admission.note([chosen.host * len(self.crawl) + place[0] for _, place, chosen, _, _ in taken])
+            self.admission.note([chosen.host * len(self.crawl) + place[0] for _, _, place, chosen, _, _ in taken])
+
+    def _is_by_cash(self, part: RequestPart) -> bool:
+        """Return whether its pages come in the order of the cash that they have when they are leased."""
+        policy = part.request.policy
+        return policy is None and self.terms.strategy == GREEDY and self.choices.ranking(part.mode, policy) is None
 
     def _known(self, places: Sequence[Place], hots: Sequence[HotShard]) -> tuple[Rows, dict[Place, str]]:
         """Return the rows and URLs of chosen pages.
@@ -438,7 +442,7 @@ class Scheduler:
             return self._take_back(leases)
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Mapping[Lease, int]:
-        """Let leases run for so many seconds from now; return the new ends of those that still run."""
+        """Extend leases to this many seconds from now; return the new ends of those that still run."""
         with self._lock:
             ends = renew_leases(self.crawl, leases, seconds)
             self.hot.renewed(ends)

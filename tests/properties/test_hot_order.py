@@ -15,7 +15,7 @@ from opic.frontier import host_pages, hot_order, key_blocks, page_counts, page_s
 from opic.frontier.domain_pages import Within
 from opic.frontier.hot_order import LEASED, RETRY, HotOrder
 from opic.frontier.page_keys import random_keys
-from opic.frontier.picking import first_free, pick
+from opic.frontier.picking import first_free, near_of, pick
 from opic.model.cash import Flag
 
 HOSTS, SHARDS = 6, 2
@@ -352,15 +352,26 @@ class Both:
             wanted = self.within.setdefault(frozenset(within), Within([hosts] * SHARDS))
             room = None
         numbers = [np.array(sorted(busy), np.int64)] * SHARDS
-        terms: dict[str, Any] = {"mode": mode, "busy": numbers, "nearness": near}
+        terms: dict[str, Any] = {"mode": mode, "busy": numbers}
         fit = None if room is None else Room(room).fit
-        found = pick(self.orders, count, [self.now] * SHARDS, **terms, within=wanted, fit=fit, host_pages=host_pages)
+        found = pick(
+            self.orders,
+            count,
+            [self.now] * SHARDS,
+            **terms,
+            within=wanted,
+            nearness=near,
+            fit=fit,
+            host_pages=host_pages,
+        )
         expected = self.twin.pick(count, self.now, mode, busy, within, room, near, host_pages)
         places = list(zip(found.shards.tolist(), found.ids.tolist(), strict=True))
         assert places == expected[:count]
         assert found.counts.tolist() == [self.twin.key(*place)[0] for place in places]
         if not places and room is None:
-            only = None if wanted is None else [wanted.pages(shard, order) for shard, order in enumerate(self.orders)]
+            within_hosts = [wanted.pages(shard, order) if wanted else None for shard, order in enumerate(self.orders)]
+            only = [near_of(order, ids, near) for order, ids in zip(self.orders, within_hosts, strict=True)]
+            only = only if wanted or near else None
             first = first_free(self.orders, **terms, only=only, seconds_max=1e9)
             assert first == self.twin.first_free(self.now, mode, busy, within, near)
         self.compare_counts()
