@@ -1,8 +1,8 @@
 """The pages of a shard as a choice sees them: what holds each page and host back, until when, and their keys.
 
 A held page is leased, in back-off, or was read a short time ago; a timer frees it. Indexes (`opic.frontier.key_blocks`)
-find the free pages with the greatest keys. They are told of pages that changed when somebody chooses next, so changes
-cost little where nobody asks. The choice is always the one that a sort of all pages would give; ties are broken by id.
+find the free pages with the greatest keys. Changed pages are indexed at the next choice, so they cost little where no
+pages are asked for. The choice is always the one that a sort of all pages would give; ties are broken by id.
 """
 
 from typing import Any, Final

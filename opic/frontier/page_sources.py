@@ -23,7 +23,7 @@ class PageSource(Protocol):
     done: bool  # No more pages come from this source.
 
     def fill(self, size: int) -> None:
-        """Examine more pages, so many that about `size` of them can be taken, and append those that can."""
+        """Examine more pages, enough to yield about `size`, and append those that can be taken."""
 
 
 class KeySource:
@@ -43,7 +43,7 @@ class KeySource:
         self.shard, self._order, self._index, self._side = shard, order, index, side
         self._inside, self._nearness = inside, nearness
         self._ranks, self._step = index.ranked(side), BLOCKS_FIRST
-        self._vain = 0  # Blocks looked at that had no page to offer, in the number of pages that they lacked.
+        self._vain = 0  # Blocks looked at, less the pages that they offered.
         self.ids: Int64s = np.empty(0, np.int64)
         self.neg: Keys = np.empty(0, index.keys.dtype)
         self._ids, self._keys = self.ids, self.neg  # Pages looked at whose turn has not come.

@@ -138,7 +138,7 @@ class Crawl(CrawlShards):
 
     @property
     def is_large(self) -> bool:
-        """Whether the crawl has so many pages that answers may show the state of a moment ago."""
+        """Whether the crawl is too large for each answer to be current."""
         return sum(map(len, self.replicas)) > PAGES_EXACT
 
     def recent(self) -> float:
