@@ -3,6 +3,7 @@
 import hmac
 import ipaddress
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Final
 
 from starlette.requests import Request
@@ -13,6 +14,11 @@ from opic.api.problems import Problem, fit_for_log
 OPEN_PATHS: Final = ("/healthz", "/readyz", "/metrics")  # For probes and Prometheus, which have no token.
 DOC_PATHS: Final = ("/docs", "/openapi.json")  # Like the console they hold no data: where to enter a token.
 DOC_FILES: Final = "/docs/files/"
+
+
+def header(request: Request, name: bytes) -> str | None:
+    """Return the first header of this name in lower case; a fifth of what `request.headers` takes."""
+    return next((value.decode("latin-1") for found, value in request.scope["headers"] if found == name), None)
 
 
 class Access:
@@ -31,13 +37,12 @@ class Access:
 
     def refusal(self, request: Request) -> Problem | None:
         """Return the problem if the request is not authorised, or None."""
-        headers = request.headers
         if self._token is None:
-            return _rebound(headers.get("host"), self._hosts) or _foreign(request)
+            return _rebound(header(request, b"host"), self._hosts) or _foreign(request)
         path = request.scope["path"]
         if path in OPEN_PATHS or path in PAGE_PATHS or path in DOC_PATHS or path.startswith(DOC_FILES):
             return None
-        scheme, _, given = headers.get("authorization", "").partition(" ")
+        scheme, _, given = (header(request, b"authorization") or "").partition(" ")
         if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), self._token):
             return None
         said = "this is not it" if scheme else "send the header Authorization: Bearer …"
@@ -48,16 +53,13 @@ class Access:
         )
 
 
-def _rebound(host: str | None, hosts: Collection[str] | None) -> Problem | None:
+def _rebound(host: str | None, hosts: frozenset[str] | None) -> Problem | None:
     """Refuse requests that came here by a name of another machine: the name in Host is none of ours.
 
     A web page of that name can have its name resolved to 127.0.0.1 (DNS rebinding); its scripts then read and write
     here as if this were their own site. A browser always sends Host, and a page can't change it.
     """
-    if host is None or hosts is None:
-        return None
-    name = _name(host)
-    if name in hosts or _is_loopback(name):
+    if host is None or hosts is None or _is_ours(host, hosts):
         return None
     return Problem(
         "foreign-host",
@@ -65,6 +67,12 @@ def _rebound(host: str | None, hosts: Collection[str] | None) -> Problem | None:
         "loopback addresses and the name in OPIC_HOST are taken. Use http://localhost, set OPIC_API_TOKEN, or start "
         "with --allow-open",
     )
+
+
+@lru_cache(256)
+def _is_ours(host: str, hosts: frozenset[str]) -> bool:
+    name = _name(host)
+    return name in hosts or _is_loopback(name)
 
 
 def _name(host: str) -> str:
@@ -99,7 +107,7 @@ def _foreign(request: Request) -> Problem | None:
     Before they send JSON across origins, browsers send a preflight request (and get 405); but not for a body without a
     type.
     """
-    origin = request.headers.get("origin")
-    if request.method == "GET" or origin is None or origin.partition("://")[2] == request.headers.get("host"):
+    origin = header(request, b"origin")
+    if request.method == "GET" or origin is None or origin.partition("://")[2] == header(request, b"host"):
         return None
     return Problem("foreign-origin", "the header Origin names another site than Host: set OPIC_API_TOKEN to allow that")

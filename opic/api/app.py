@@ -18,8 +18,8 @@ from opic.api.console import PAGE_PATHS, page
 from opic.api.definitions import Definitions
 from opic.api.document import PAGE, REFERENCE, Described, openapi
 from opic.api.metrics import OPENMETRICS, TEXT, Metrics
-from opic.api.problems import Problem, from_error
-from opic.api.request_bodies import JSON, LINES, MSGPACK
+from opic.api.problems import JSON, Problem, from_error
+from opic.api.request_bodies import LINES, MSGPACK
 from opic.api.router import Handler, Routes
 from opic.errors import DiskFull, OpicError, StoreUnavailable
 from opic.messages import definitions, events, frontier, importance, local, operation

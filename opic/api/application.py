@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from starlette_compress import CompressMiddleware
 from swagger_ui_bundle import swagger_ui_path
 
-from opic.api.access import DOC_FILES, Access
+from opic.api.access import DOC_FILES, Access, header
 from opic.api.etags import set_cache_headers
 from opic.api.problems import Problem, fit_for_log, from_error, internal
 from opic.api.router import Route, Routes
@@ -31,7 +31,7 @@ from opic.errors import OpicError
 log = logging.getLogger("opic.api")
 
 QUIET_PATHS: Final = ("/healthz", "/readyz", "/metrics")  # Requested every few seconds: logged at DEBUG.
-ID_HEADER: Final = "X-Request-ID"
+ID_HEADER: Final = b"x-request-id"
 COMPRESSED_BYTES_MIN: Final = 1_024  # A smaller body fits in one packet anyway.
 LEVEL: Final = 1  # Of gzip and zstd: see docs/decisions/0015.
 NO_SUCH_PATH: Final = "no such path here: /docs lists those there are"
@@ -77,7 +77,7 @@ class Application:
         # A GET route answers HEAD too; the server leaves the body out.
         inner = {**scope, "method": "GET" if method == "HEAD" else method}
         request = Request(inner, receive)
-        given = request.headers.get(ID_HEADER, "")
+        given = header(request, ID_HEADER) or ""
         request_id = inner["opic.id"] = given if _ID.fullmatch(given) else f"{_ids.getrandbits(64):016x}"
         try:
             response = await self._answer(request)
@@ -142,7 +142,7 @@ class Application:
         return error
 
     async def _send(self, response: Response, request: Request, send: Send) -> None:
-        response.headers[ID_HEADER] = request.scope["opic.id"]
+        response.raw_headers.append((ID_HEADER, request.scope["opic.id"].encode()))
         body: bytes | None = getattr(response, "body", None)  # None of a file, which is compressed as it is read.
         if body is not None and len(body) < COMPRESSED_BYTES_MIN:
             await response(request.scope, request.receive, send)
@@ -172,7 +172,7 @@ def _log(level: int, method: str, scope: Scope, status: int, ms: float) -> None:
     path = fit_for_log(scope.get("raw_path", b"").decode("latin-1") or scope["path"])
     why = f" ({fit_for_log(scope['opic.why'])})" if "opic.why" in scope else ""
     given = (method, path, status or "aborted", ms, request_id, why)
-    record = logging.LogRecord(log.name, level, __file__, 0, "%s %s %s %.1f ms id=%s%s", given, None)
+    record = logging.LogRecord(log.name, level, "", 0, "%s %s %s %.1f ms id=%s%s", given, None)
     record.__dict__ |= {
         "request_id": request_id,
         "method": method,

@@ -13,8 +13,7 @@ from opic.api import examples
 from opic.api.access import OPEN_PATHS
 from opic.api.etags import KEPT
 from opic.api.groups import TAG_OF, TAGS
-from opic.api.problems import described
-from opic.api.request_bodies import JSON
+from opic.api.problems import JSON, described
 from opic.api.router import WITH_BODY, asked_of
 from opic.messages.operation import ProblemDetails
 from opic.model.events import CrawlEvent

@@ -19,7 +19,7 @@ def set_cache_headers(request: Request, path: str, response: Response) -> None:
     """Set ETag and Cache-Control of an answer, and make it a 304 if the caller knows it already."""
     if path not in KEPT or request.method != "GET":
         if path.startswith("/v1/"):
-            response.headers.setdefault("Cache-Control", "no-store")
+            response.raw_headers.append((b"cache-control", b"no-store"))
         return
     headers = response.headers
     if response.status_code != 200:

@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
-from opic.api.problems import Problem
-from opic.api.request_bodies import JSON, LINES, MSGPACK
+from opic.api.problems import JSON, Problem
+from opic.api.request_bodies import LINES, MSGPACK
 from opic.errors import BadEvent, BadFraming
 from opic.ingest import msgpack_values as packed
 from opic.model.event_checks import LINKS_SEEN_MAX, check_event

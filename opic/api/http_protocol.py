@@ -61,6 +61,35 @@ class ConnectionWatch:
     waiting: dict["Wire", None] = field(default_factory=dict)
 
 
+class _Corked:
+    """A transport that writes all that is given in one turn of the event loop at once: an answer's head and body."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self._uncork)
+        self._parts.append(data)
+
+    def _uncork(self) -> None:
+        parts, self._parts = self._parts, []
+        if parts and not self._transport.is_closing():
+            self._transport.write(b"".join(parts))
+
+    def close(self) -> None:
+        self._uncork()
+        self._transport.close()
+
+    def write_eof(self) -> None:
+        self._uncork()
+        self._transport.write_eof()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class Wire(HttpToolsProtocol):
     """A connection. Its limits are in `watch` of the server's `Config`."""
 
@@ -80,7 +109,7 @@ class Wire(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection; if there are too many, close the longest idle one."""
-        super().connection_made(transport)
+        super().connection_made(_Corked(transport, self.loop))  # type: ignore[arg-type]
         waiting = self._watch.waiting
         if len(self.connections) > self._limits.connections:
             if not waiting:

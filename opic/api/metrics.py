@@ -75,6 +75,7 @@ class Metrics:
             buckets=REQUEST_SECONDS,
             registry=self._registry,
         )
+        self._counted: dict[tuple[str, str, int], Histogram] = {}  # By method, route and first digit of the status.
         about = "Pages handed out to crawlers by this endpoint, by the mode and the policy asked for."
         self._suggestions = Counter("opic_suggestions", about, ("mode", "policy"), registry=self._registry)
         about = "Calls of POST /v1/next, by mode and policy, and by whether they returned any pages."
@@ -94,8 +95,10 @@ class Metrics:
 
     def observe(self, method: str, path: str, status: int, seconds: float) -> None:
         """Count a request. Unknown paths and methods get no label of their own."""
-        method = method if method in METHODS else "other"
-        self._requests.labels(method, path, f"{status // 100}xx" if status else "aborted").observe(seconds)
+        asked = method if method in METHODS else "other", path, status // 100
+        if (counted := self._counted.get(asked)) is None:
+            counted = self._counted[asked] = self._requests.labels(*asked[:2], f"{asked[2]}xx" if status else "aborted")
+        counted.observe(seconds)
 
     def handed(self, found: Mapping[str, Any], mode: str, policy: str | None, calls: int = 1) -> None:
         """Count the pages handed out to a crawler that asked for a mode and a policy, both valid."""

@@ -11,11 +11,10 @@ import zstandard
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from opic.api.problems import Problem
+from opic.api.problems import JSON, Problem
 from opic.api.validation import Asked, checked
 from opic.urls.canonical import shown
 
-JSON: Final = "application/json"
 LINES: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 MSGPACK: Final = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
 CODINGS: Final = ("identity", "gzip", "zstd")

@@ -6,6 +6,7 @@ Paths are fixed strings, or end with one parameter, as `/v1/local/{domain}` does
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote_plus
 
 from msgspec import Struct
 from starlette.concurrency import run_in_threadpool
@@ -103,5 +104,14 @@ def _taker(parameter: inspect.Parameter) -> Callable[[Request], Any]:
         return lambda request: request
     if kind is str:
         return lambda request: request.path_params[parameter.name]
-    # If a query parameter is repeated, the last one counts.
-    return lambda request: checked(dict(request.query_params), kind, ("query",), strict=False)
+    return lambda request: checked(_parameters(request.scope["query_string"]), kind, ("query",), strict=False)
+
+
+def _parameters(query: bytes) -> dict[str, str]:
+    """Return the parameters of a query string. If one is repeated, the last one counts.
+
+    >>> _parameters(b"url=http%3A%2F%2Fa.example%2F%C3%A9&n=1&n=2&flag")
+    {'url': 'http://a.example/é', 'n': '2', 'flag': ''}
+    """
+    pairs = (part.partition("=") for part in query.decode("latin-1").split("&") if part)
+    return {unquote_plus(name): unquote_plus(value) for name, _, value in pairs}

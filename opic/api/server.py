@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -19,11 +19,13 @@ import uvicorn
 from opic.api.application import Application
 from opic.api.http_protocol import LOOK_SECONDS, Config, ConnectionLimits, ConnectionWatch, Wire
 from opic.errors import SettingsError
+from opic.logs import Lines, held_lines
 from opic.memory import search_garbage_rarely
 
 BACKLOG: Final = 2_048
 GRACE_SECONDS: Final = 5  # Time for running requests at shutdown.
 SWITCH_SECONDS: Final = 0.0005
+HELD_LINES: Final = 100
 FILES_OF_OURS: Final = 256  # Open files besides the connections: the store, Kafka, files being read.
 
 
@@ -95,9 +97,12 @@ class Server(uvicorn.Server):
     """Uvicorn's server, which on a signal stops serving and returns to its caller."""
 
     _looked = 0.0
+    lines: Sequence[Lines] = ()  # Which hold log records.
 
     async def on_tick(self, counter: int) -> bool:
-        """Check the connections every LOOK_SECONDS, and end those over a time limit."""
+        """Write the log; check the connections every LOOK_SECONDS, and end those over a time limit."""
+        for one in self.lines:
+            one.flush()
         now = time.monotonic()
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now
@@ -186,4 +191,10 @@ def serve(
     search_garbage_rarely()
     # Let worker threads yield to the event loop sooner than after the default 5 ms.
     sys.setswitchinterval(SWITCH_SECONDS)
-    make_server(app, replace(limits, connections=make_room(limits.connections))).run(sockets)
+    server = make_server(app, replace(limits, connections=make_room(limits.connections)))
+    try:
+        server.lines = held_lines(HELD_LINES)  # Written ten times a second.
+        server.run(sockets)
+    finally:
+        for one in held_lines(1):
+            one.flush()

@@ -12,8 +12,8 @@ from packed_events import BAD_PACKED, DEEP_PACKED, PACKED, UNENDING_PACKED
 
 from opic.api import event_bodies as intake
 from opic.api.event_bodies import REJECTED_MAX, Intake, cut_array, cut_array_slowly, take
-from opic.api.problems import Problem
-from opic.api.request_bodies import JSON, LINES, MSGPACK
+from opic.api.problems import JSON, Problem
+from opic.api.request_bodies import LINES, MSGPACK
 from opic.errors import BadEvent
 from opic.model.events import EventLimits, decode_crawl_event
 
