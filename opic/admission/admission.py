@@ -9,6 +9,7 @@ depends on its share of the crawl and is recomputed as the crawl goes on.
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -16,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from opic.admission.policy import Policy, StoredPolicy, check_policy
-from opic.admission.shares import Ration, Weighed, large_hosts, outgrown_sites
+from opic.admission.shares import Ration, Weighed, grouped, large_hosts, outgrown_sites
 from opic.admission.verdicts import Verdicts
 from opic.arrays import Bools, Float64s, Int64s, Uint8s
 from opic.background import lower_priority
@@ -26,7 +27,7 @@ from opic.replica import Crawl
 from opic.replica.crawl import Outdated, Place
 from opic.urls.canonical import canonical_url, host_of, registered_domain
 from opic.urls.rules import RuleBook
-from opic.urls.traps import WINDOW, Shapes, SuggestionWindow, Verdict
+from opic.urls.traps import WINDOW, Shapes, Verdict
 
 log = logging.getLogger("opic.frontier")
 
@@ -93,7 +94,7 @@ class Admission:
     def _begin(self) -> None:
         self._rules_of = _RulesOf(self._policy.book, self._table)
         self._weighed, self._weighed_at, self._weighing_took = Weighed(self._crawl), float("-inf"), 0.0
-        self._window = SuggestionWindow()
+        self._window = deque[int](maxlen=WINDOW)  # The hosts of the last suggestions.
         self._spared: dict[str, float] = {}  # When a page of each outgrown site was last handed out.
 
     # The policy.
@@ -236,23 +237,18 @@ class Admission:
                 for site, at in self._spared.items():
                     if (group := weighed.site.get(site)) is not None and now - at < SPARED_SECONDS:
                         room[group] = 0
-            else:
-                for key, count in self._window.counts().items():
-                    if (group := weighed.group_of.get(key)) is not None:
-                        room[group] = max(room[group] - count, 0)
-            return Ration(weighed.groups(), room)
+            ration = Ration(weighed.groups(), room)
+            ration.take(() if idle else self._window)
+            return ration
 
     def note(self, hosts: Sequence[int]) -> None:
         """Record the hosts of pages that were handed out."""
-        now = time.monotonic()
         with self._lock:
-            for host in hosts:
-                if host >= len(self._table) or not (name := self._table[host]):
-                    continue  # The number is from before a reload of the replica, and belonged to another host.
-                site = registered_domain(name)
-                self._window.note(host, site)
-                if site in self._weighed.site:
-                    self._spared[site] = now
+            self._window.extend(hosts)
+            if sites := list(self._weighed.site):
+                first, now = len(self._weighed.large), time.monotonic()
+                groups = set(grouped(self._weighed.groups(), hosts).tolist())
+                self._spared |= {sites[group - first]: now for group in groups if group >= first}
 
     def _weigh(self) -> None:
         """Determine which hosts are large and which sites are outgrown, if the last result is old enough.

@@ -74,6 +74,12 @@ class Weighed:
         return self._groups
 
 
+def grouped(groups: Int32s, hosts: Iterable[int]) -> Int32s:
+    """Return the groups of those of these hosts that have one; numbers from before a reload may be too large."""
+    found = groups[[host for host in hosts if host < len(groups)]]
+    return found[found >= 0]
+
+
 def large_hosts(crawl: Crawl, traps: Traps) -> list[int]:
     """Return the numbers of the hosts with more known pages than `traps.host_pages`."""
     hosts, most = list[int](), traps.host_pages
@@ -150,8 +156,8 @@ class Ration:
             self.refused |= len(kept) < len(limited)
         return fits
 
-    def take(self, hosts: Sequence[int]) -> None:
+    def take(self, hosts: Iterable[int]) -> None:
         """Count pages of these hosts as chosen, and undo the other counts of `fit`."""
-        groups = self._groups[[host for host in hosts if host < len(self._groups)]]
-        self._room = np.maximum(self._room - np.bincount(groups[groups >= 0], minlength=len(self._room)), 0)
+        counts = np.bincount(grouped(self._groups, hosts), minlength=len(self._room))
+        self._room = np.maximum(self._room - counts, 0)
         self._left = self._room.copy()

@@ -16,8 +16,7 @@ from opic.replica.crawl import Place
 from opic.urls.canonical import host_of
 
 
-@dataclass(frozen=True, slots=True)
-class Leased:
+class Leased(NamedTuple):
     """A leased page, with its values at that time."""
 
     place: Place

@@ -385,7 +385,7 @@ class Scheduler:
             return
         places, hots = [place for _, _, place, _, _, _ in taken], [self.hot.shards[call.shard] for call in calls]
         rows, urls = self._known(places, hots)
-        total = self.hot.total(rows.books)
+        total, loads = self.hot.total(rows.books), [hot.loads for hot in self.hot.shards]
         columns = (rows.cash, rows.spent, rows.state, rows.reads, rows.nearness)
         values = list(zip(*(column.tolist() for column in columns), strict=True))
         for (part, by_cash, place, chosen, until_us, meta), row in zip(taken, values, strict=True):
@@ -405,7 +405,7 @@ class Scheduler:
                     nearness=nearness,
                     meta=meta,
                     priority=chosen.priority,
-                    loads=self.hot.shards[place[0]].loads,
+                    loads=loads[place[0]],
                 )
             )
         if self.admission is not None:

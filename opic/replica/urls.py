@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from opic.errors import UrlMissing
-from opic.replica.checkpoint import URLS_A_FIELD, url_field
+from opic.replica.checkpoint import url_field
 from opic.replica.effect import text_of, unpack_lines
 from opic.replica.replica import Replica
 from opic.store.connection import Client, ask, store_errors
@@ -27,23 +27,23 @@ def read_urls_of_many(client: Client, asked: Sequence[tuple[Keys, Replica, Seque
         UrlMissing: one is missing.
     """
     found: list[dict[int, str]] = []
-    wanted: list[tuple[int, int]] = []  # Position in `asked`; number of the field, counted over all blocks.
+    wanted: dict[tuple[int, int], dict[str, list[tuple[int, int]]]] = {}  # By position in `asked`, block, and field.
     for at, (_, replica, ids) in enumerate(asked):
         with replica.lock:
             found.append(replica.urls_of_tail(ids))
-        fields = sorted({i // URLS_A_FIELD for i in ids if i not in found[at]})
-        wanted += [(at, field) for field in fields]
+        for page in ids:
+            if page not in found[at]:
+                block, field, line = url_field(page)
+                wanted.setdefault((at, block), {}).setdefault(field, []).append((page, line))
     if wanted:
-        fields_of = [(asked[at][0], *url_field(number * URLS_A_FIELD)) for at, number in wanted]
-        packed = ask(client, [["HGET", keys.block(block), name] for keys, block, name, _ in fields_of])
-        lines = {place: unpack_lines(value or b"") for place, value in zip(wanted, packed, strict=True)}
-        for at, (keys, _, ids) in enumerate(asked):
-            for i in ids:
-                if i not in found[at]:
-                    field = lines[at, i // URLS_A_FIELD]
-                    if i % URLS_A_FIELD >= len(field):
-                        raise UrlMissing(keys.shard, i)
-                    found[at][i] = text_of(field[i % URLS_A_FIELD])
+        commands = [["HMGET", asked[at][0].block(block), *fields] for (at, block), fields in wanted.items()]
+        for ((at, _), fields), packed in zip(wanted.items(), ask(client, commands), strict=True):
+            for pages, value in zip(fields.values(), packed, strict=True):
+                lines = unpack_lines(value or b"")
+                for page, line in pages:
+                    if line >= len(lines):
+                        raise UrlMissing(asked[at][0].shard, page)
+                    found[at][page] = text_of(lines[line])
     _find_known_again(client, asked, found)
     return found
 

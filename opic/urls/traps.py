@@ -16,7 +16,6 @@ other registered domains.
 """
 
 import re
-from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import IntEnum
@@ -246,27 +245,3 @@ def outgrown(reads: int, reads_of_others: int, inflow: float, grant: float, trap
     """
     free = traps.site_reads
     return 0 < free <= reads_of_others and reads > free + PAGES_A_GRANT * inflow / grant
-
-
-class SuggestionWindow:
-    """The hosts and sites of the last suggestions."""
-
-    def __init__(self, length: int = WINDOW) -> None:
-        """Start empty; remember the last `length` suggestions."""
-        self.length = length
-        self._last: deque[tuple[int, str]] = deque()
-        self._counts: Counter[int | str] = Counter()
-
-    def note(self, host: int, site: str) -> None:
-        """Add a suggestion, given by the number of its host and its registered domain."""
-        self._last.append((host, site))
-        self._counts.update((host, site))
-        if len(self._last) > self.length:
-            for key in self._last.popleft():
-                self._counts[key] -= 1
-                if not self._counts[key]:
-                    del self._counts[key]
-
-    def counts(self) -> Mapping[int | str, int]:
-        """Return the number of remembered suggestions of each host (by its number) and of each site."""
-        return self._counts
