@@ -452,7 +452,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert list(pages) == list(witness.known)
         assert [page.id for page in pages.values()] == list(range(len(pages)))
 
-        def flagged(flag: Flag) -> set[str]:
+        def flagged(flag: int) -> set[str]:
             return {url for url, page in pages.items() if page.has(flag)}
 
         assert flagged(Flag.GONE) == witness.gone | witness.forgotten

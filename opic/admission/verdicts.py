@@ -18,6 +18,8 @@ from opic.urls.traps import Shapes, Traps, Verdict
 
 URLS_AT_ONCE: Final = 2 * URLS_A_FIELD  # Judging this many takes about a third of a millisecond.
 OPEN: Final = 0x80  # Marks a verdict that must be judged again; alone, that of a page that was never judged.
+CLOSED: Final = np.uint8(0x7F)  # The other bits.
+DENIED: Final = np.uint8(Verdict.DENIED)
 TERMS_MAX: Final = 1 << 15  # With more revisit times, of former rules too, those of no page are forgotten.
 NONE: Final = np.empty(0, np.int64)
 
@@ -83,7 +85,7 @@ class Verdicts:
     def all(self, pages: int) -> Uint8s:
         """Return the verdicts on the first `pages` pages."""
         verdicts, known = np.zeros(pages, np.uint8), self._of_page[:pages]
-        verdicts[: len(known)] = known & ~np.uint8(OPEN)
+        verdicts[: len(known)] = known & CLOSED
         return verdicts
 
     def go_on(self, rules_of: Mapping[int, Sequence[int]]) -> Int64s:
@@ -150,5 +152,5 @@ def _grown(column: Any, pages: int, known: int, fill: int) -> Any:
 
 def is_shut(verdicts: Uint8s) -> Bools:
     """Return a mask of the verdicts that keep a page from being offered."""
-    shut: Bools = (verdicts & ~np.uint8(OPEN)) >= Verdict.DENIED
+    shut: Bools = (verdicts & CLOSED) >= DENIED
     return shut

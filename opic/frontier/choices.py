@@ -228,7 +228,9 @@ class Choices:
         unfit = np.zeros(len(picked), np.bool_)
         if self._admission is None:
             return unfit
-        for shard in set(picked.shards.tolist()):
+        shards = picked.shards.tolist()
+        self._crawl.urls_of(zip(shards, picked.ids.tolist(), strict=True))  # At once, for rules and for the answer.
+        for shard in set(shards):
             at = np.flatnonzero(picked.shards == shard)
             ids, hot = picked.ids[at], self._hot.shards[shard]
             self._admission.judge(shard, ids)

@@ -15,7 +15,7 @@ class LedgerPage:
     v: int = 0
     spent: int = 0  # H, total history.
     inflow: int = 0
-    state: int = int(Flag.KNOWN)
+    state: int = Flag.KNOWN
     reads: int = 0
     digest: int = 0  # Of the links it showed last; 0 is no links.
     times_gone: int = 0
@@ -30,7 +30,7 @@ class LedgerPage:
     status: int = 0  # Of its last event, as `opic.model.page_notes.noted_status` keeps it.
     links: tuple[str, ...] | None = field(default=None, compare=False)  # Of its last read, if kept; not a column.
 
-    def has(self, flag: Flag) -> bool:
+    def has(self, flag: int) -> bool:
         """Tell whether a bit of the state byte is set."""
         return bool(self.state & flag)
 
