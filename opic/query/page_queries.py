@@ -233,8 +233,7 @@ class PageQuery:
             one if isinstance(one, Exception) else None for one in taken
         ]
         try:
-            with self.crawl.at_hand() as free:
-                return self._at_hand(taken, view) if free else nothing
+            return self.crawl.undisturbed(lambda: self._at_hand(taken, view)) or nothing
         except (Outdated, StoreError):
             return nothing
 
@@ -243,8 +242,8 @@ class PageQuery:
     ) -> list[ImportanceAnswer | Exception | None]:
         valid = [ask for ask in taken if isinstance(ask, _Taken)]
         urls = _distinct(valid)
-        places = _known(urls, self.crawl.find(urls))
-        rows = self.crawl.rows(list(places.values()))
+        places = _known(urls, self.crawl.find(urls, locked=False))
+        rows = self.crawl.rows(list(places.values()), locked=False)
         ranking = self.snapshots.ranking_at_hand(rows) if any(ask.policy != EXACT for ask in valid) else None
         answers: list[ImportanceAnswer | Exception | None] = []
         if any(part.cuts for part in rows.books):  # What pages owe is not at hand.

@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -256,8 +255,8 @@ class Crawl(CrawlShards):
         self.follow()
         return self.steadily(lambda: self.find(urls))
 
-    def find(self, urls: Sequence[str]) -> list[Place | None]:
-        """As `ids_of`, in the replicas as they are. Call it inside `steadily`."""
+    def find(self, urls: Sequence[str], *, locked: bool = True) -> list[Place | None]:
+        """As `ids_of`, in the replicas as they are. Call it inside `steadily`, or without `locked` in `undisturbed`."""
         loads, secret = self._made
         if loads != self.loads:  # A reload renews `_made` under the lock; wait for it.
             self.follow()
@@ -267,7 +266,7 @@ class Crawl(CrawlShards):
         found: list[Place | None] = [None] * len(urls)
         for number in np.unique(numbers).tolist():
             at = np.flatnonzero(numbers == number) if len(self) > 1 else np.arange(len(urls))
-            with self.replicas[number].reading() as replica:
+            with self.replicas[number].reading(locked=locked) as replica:
                 ids = replica.find(fingerprints[at]).tolist()
             for i, page in zip(at.tolist(), ids, strict=True):
                 found[i] = (number, page) if page >= 0 else None
@@ -293,23 +292,27 @@ class Crawl(CrawlShards):
             found = self.steadily(ask)
         return found
 
-    @contextmanager
-    def at_hand(self) -> Iterator[bool]:
-        """Hold the replicas if that takes no time: they were brought up to date a moment ago, and are free. Else False.
+    def undisturbed(self, ask: Callable[[], T]) -> T | None:
+        """Return `ask()`, which reads the replicas without their locks, as nothing may wait in an event loop.
 
-        For questions that are answered where nothing may wait, as in an event loop.
+        None if they were not brought up to date a moment ago, or if a thread does so meanwhile.
         """
-        with ExitStack() as held:
-            free = self._looked_at > self.recent()
-            for replica in self.replicas if free else ():
-                if not replica.lock.acquire(blocking=False):
-                    free = False
-                    break
-                held.callback(replica.lock.release)
-            yield free
+        versions = [replica.version for replica in self.replicas]
+        if self._looked_at <= self.recent() or self._made[0] != self.loads or any(one & 1 for one in versions):
+            return None
+        try:
+            found = ask()
+        except Exception:
+            if versions == [replica.version for replica in self.replicas]:
+                raise
+            return None  # What it read was half changed.
+        return found if versions == [replica.version for replica in self.replicas] else None
 
-    def rows(self, places: Sequence[Place]) -> Rows:
-        """Return the rows of pages by place. Rows of one shard are consistent with one journal position."""
+    def rows(self, places: Sequence[Place], *, locked: bool = True) -> Rows:
+        """Return the rows of pages by place. Rows of one shard are consistent with one journal position.
+
+        Without `locked`, call it inside `undisturbed`.
+        """
         as_of = self.as_of  # Read first: other threads may advance the replicas meanwhile.
         order: dict[int, list[int]] = {}
         for at, (number, _) in enumerate(places):
@@ -319,7 +322,7 @@ class Crawl(CrawlShards):
         for number in range(len(self)):
             positions = order.get(number, [])
             ids = np.array([places[at][1] for at in positions], np.int64)
-            with self.replicas[number].reading() as replica:
+            with self.replicas[number].reading(locked=locked) as replica:
                 books.append(replica.books)
                 heads.append(replica.head)
                 if not positions:

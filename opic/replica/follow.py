@@ -67,7 +67,7 @@ class Follower:
         """
         stored_head, entries, *first = answers
         head, replica = head_of(stored_head), self.replica
-        with replica.lock:
+        with replica.following():
             if not self._loaded:
                 if head != replica.head:
                     return self._reload("")
@@ -136,7 +136,7 @@ class Follower:
         effects: list[Effect] = []
         if not self._read_journal(effects, 0):
             return False
-        with self.replica.lock:
+        with self.replica.following():
             if not effects:
                 self.replica.reset()
                 return True

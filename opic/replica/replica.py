@@ -13,7 +13,7 @@ event was no read with status 200 take 2 more.
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -87,7 +87,7 @@ class Before:
 
 
 class Replica:
-    """One shard's state. Only one thread at a time may change it; readers must hold `lock`."""
+    """One shard's state. Only one thread at a time may change it; readers hold `lock`, or compare `version`."""
 
     def __init__(self, rules: CrawlRules, shard: int = 0, *, yields: bool = True) -> None:
         """Start at genesis; `yields` keeps what reads of each page have discovered."""
@@ -96,6 +96,7 @@ class Replica:
         self.listeners: list[Listener] = []  # Called with each applied effect and the pages that it changed.
         self.effect_listeners: list[Callable[[Effect], object]] = []  # Called with each applied effect.
         self.load_listeners: list[Callable[[Any], object]] = []  # Called with the `Loading` of each load.
+        self.version = 0  # Odd while the replica is followed or loaded; larger afterwards.
         self.loads = 0  # Number of resets. Ids read before a reset may belong to other pages after it.
         self.shard = shard
         self.reset()
@@ -279,13 +280,23 @@ class Replica:
     # Reads.
 
     @contextmanager
-    def reading(self) -> Iterator["Replica"]:
-        """Hold the lock to read.
+    def following(self) -> Iterator[None]:
+        """Hold the lock to follow the journal or to load."""
+        with self.lock:
+            outer, self.version = self.version, self.version | 1
+            try:
+                yield
+            finally:
+                self.version += not outer & 1  # A load while following ends nothing.
+
+    @contextmanager
+    def reading(self, *, locked: bool = True) -> Iterator["Replica"]:
+        """Hold the lock to read; without it, what was read is worth nothing if `version` is odd, or another then.
 
         Raises:
             StoreUnavailable: the last load failed; the replica can't be read until it is loaded.
         """
-        with self.lock:
+        with self.lock if locked else nullcontext():
             if not self.whole:
                 raise StoreUnavailable(f"shard {self.shard} could not be read to its end: try again")
             yield self

@@ -244,7 +244,7 @@ def test_immediate_answer_equals_the_one_that_waits_for_the_store(
         query.exact.close()  # type: ignore[union-attr]
 
 
-def test_no_immediate_answer_while_the_replica_is_locked_or_not_followed(
+def test_no_immediate_answer_while_the_replica_changes_or_is_not_followed(
     valkey: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     web = Web(valkey, "busy-hand")
@@ -252,8 +252,14 @@ def test_no_immediate_answer_while_the_replica_is_locked_or_not_followed(
     query, ask = followed(web, monkeypatch), Ask([PAGES[0]])
     try:
         wait_until(lambda: at_hand(query, ask), WAIT_SECONDS)
-        with ThreadPoolExecutor(1) as pool, web.crawl.replicas[0].lock:
-            assert pool.submit(at_hand, query, ask).result() is None
+        replica = web.crawl.replicas[0]
+        with ThreadPoolExecutor(1) as pool, replica.lock:  # A choice holds the lock, and changes nothing.
+            assert pool.submit(wait_until, lambda: at_hand(query, ask), WAIT_SECONDS).result()
+            with replica.following():
+                assert pool.submit(at_hand, query, ask).result() is None
+                with replica.following():
+                    pass
+                assert pool.submit(at_hand, query, ask).result() is None
         wait_until(lambda: at_hand(query, ask), WAIT_SECONDS)
         web.crawl.close()
         wait_until(lambda: at_hand(query, ask) is None, WAIT_SECONDS)
