@@ -68,6 +68,8 @@ class Verdicts:
         column = self._of_page
         if not len(column):
             return np.full(len(ids), OPEN, np.uint8)
+        if len(ids) and int(ids.max()) < len(column):
+            return column[ids]
         verdicts: Uint8s = np.where(ids < len(column), column[np.minimum(ids, len(column) - 1)], np.uint8(OPEN))
         return verdicts
 

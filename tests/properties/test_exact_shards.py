@@ -51,4 +51,5 @@ def test_bound_holds_for_readers_that_follow_and_for_new_ones(
             for query in (following, asked(web.opened(SHARDS), bound)):
                 error, told = error_and_bound(query, expected)
                 assert error <= told <= bound
+                assert not expected or told > 0
                 assert not expected or sum(shares(query.importance(list(expected))).values()) == pytest.approx(1.0)
