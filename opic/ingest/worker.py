@@ -29,6 +29,8 @@ IDLE_SECONDS = 0.5  # Longest wait for a record before the loop checks whether t
 COMPARE_SECONDS = 2.0  # Minimum time between comparisons of all positions with the store's.
 PURGE_IDLE_SECONDS = 1.0  # URLs of forgotten pages are purged so long after the last was forgotten,
 PURGE_BUSY_SECONDS = 60.0  # or at the latest while there are always records to process.
+GATHER_SECONDS = 0.01  # Time from one step to the next while few records come: those of this time share a step,
+FEW_RECORDS = 32  # whose cost hardly depends on their number, for the worker and for the readers of the journal.
 DELIVER_SECONDS = 0.1  # Minimum time between deliveries while there are records to process.
 BACKOFF_FIRST_SECONDS = 0.1
 BACKOFF_MAX_SECONDS = 5.0
@@ -241,7 +243,7 @@ class _Loop:
         self._check_room()
         self._courier.carry(idle=False)
         self._positions.check()
-        batches = self._source.poll(IDLE_SECONDS)
+        batches, began = self._source.poll(IDLE_SECONDS), time.monotonic()
         self._check_room()
         for some in _together(batches, self._records_max):
             for taken in self._positions.apply(some, self._stepped):
@@ -251,6 +253,8 @@ class _Loop:
                 break
         if not batches:
             self._courier.carry(idle=True)
+        elif sum(len(taken.records) for taken in batches) < FEW_RECORDS:
+            time.sleep(max(began + GATHER_SECONDS - time.monotonic(), 0.0))
 
     def _stepped(self, step: Step) -> None:
         self.watch.stepped(step)
