@@ -22,7 +22,6 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from opic import __version__
-from opic.api.frontier_counts import Census, count
 from opic.api.scrape_cache import Beside
 from opic.errors import StoreError, StoreLost, StoreUnavailable
 from opic.frontier.requests import EXPANSIONS, MODES, POLICIES
@@ -45,7 +44,7 @@ KAFKA_SECONDS: Final = 2.0
 FIRST_SECONDS: Final = 1.0  # How long the first scrape waits for the first audit, and for the first census.
 AUDIT_SECONDS: Final = 60.0  # Minimum time between two audits: an audit reads whole columns, 16 bytes per page.
 COVERAGE_SECONDS: Final = 3600.0  # The last coverage asked for is shown for this long; no scrape computes one.
-CENSUS_SECONDS: Final = 10.0  # Minimum time between two censuses, each of which needs a current snapshot.
+CENSUS_SECONDS: Final = 10.0  # Minimum time between two censuses.
 SHARE_MAX: Final = 0.05  # Maximum share of the time for audits, and the same for censuses.
 REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 POLICIES_OF: Final = {"refresh": POLICIES, "discover": EXPANSIONS}  # By mode.
@@ -60,6 +59,9 @@ OUTCOMES: Final = {
     Outcome.EXCLUDED: "exclusions",
     Outcome.DEAD: "dead_letters",
 }
+
+
+Census = tuple[Mapping[tuple[str, str], int], float]  # By class and kind; the age of what was counted, in seconds.
 
 
 class Metrics:
@@ -128,7 +130,7 @@ class _Collector(Collector):
         self._missing = Beside("opic-kafka-missing", self._missing_events, CENSUS_SECONDS, SHARE_MAX)
         self._store = Beside("opic-store-look", self._look)
         self._lost = Beside("opic-store-lost", self._is_lost, KAFKA_SECONDS)
-        self._census = Beside("opic-census", lambda: count(backend), CENSUS_SECONDS, SHARE_MAX)
+        self._census = Beside("opic-census", self._counted, CENSUS_SECONDS, SHARE_MAX)
         self._audit = Beside("opic-audit", self._is_conserved, AUDIT_SECONDS, SHARE_MAX)
 
         self._shown = 0, 0  # Clock and rounds of the last answer.
@@ -181,6 +183,9 @@ class _Collector(Collector):
             conserved, age = audited
             yield Gauge("opic_cash_conserved", "1 if the last audit accounted for every grain, else 0.", int(conserved))
             yield Gauge("opic_audit_age_seconds", "Time since the last audit began.", age)
+
+    def _counted(self) -> Census:
+        return self._backend.frontier.census(), max(time.time() - self._backend.crawl.as_of, 0.0)
 
     def _ends(self) -> Positions:
         return self._backend.log.ends()
@@ -406,14 +411,14 @@ def _of_frontier(seen: _Seen, census: tuple[Census, float] | None) -> Iterator[M
     yield Gauge("opic_host_waits", "Hosts whose delay between two pages has not passed.", seen.host_waits)
     if census is None:
         return
-    counted, age = census
+    (counted, state_age), age = census
     pages = Gauge("opic_frontier_pages", "All pages, by class and kind.", labels=["class", "kind"])
-    for labels, number in counted.pages.items():
+    for labels, number in counted.items():
         pages.add_metric(list(labels), number)
     yield pages
     yield Gauge("opic_frontier_age_seconds", "Time since opic_frontier_pages was counted.", age)
     about = "Age, at the time of that count, of the state behind answers over all pages."
-    yield Gauge("opic_estimate_age_seconds", about, counted.age_seconds)
+    yield Gauge("opic_estimate_age_seconds", about, state_age)
 
 
 def _of_each(

@@ -19,10 +19,11 @@ from opic.frontier.held_pages import read_freed, read_held, read_released
 from opic.frontier.hot_order import LEASED, HotOrder
 from opic.frontier.hot_shard import HotShard
 from opic.frontier.leases import Lease
+from opic.frontier.page_counts import CENSUS_KINDS
 from opic.frontier.requests import FrontierTerms
 from opic.frontier.suspects import Suspects
 from opic.model.books import Books
-from opic.model.cash import MILLION, Flag
+from opic.model.cash import CLASSES_MAX, MILLION, Flag
 from opic.replica import Crawl
 from opic.replica.effect import Effect
 from opic.urls.canonical import shard_of
@@ -260,6 +261,37 @@ class HotCrawl:
                 by_shard[place[0]].append(place[1])
         return [np.array(numbers, np.int64) for numbers in by_shard]
 
+    # What is said of hosts.
+
+    def report(self, delays: Mapping[str, float]) -> None:
+        """Store crawl-delays, but only of hosts that have pages here, so that a client can't fill the store.
+
+        Each report is sent, because another endpoint may have stored another one since, and the last one counts.
+        """
+        by_shard: dict[int, list[str]] = {}
+        for host, delay in delays.items():
+            if (place := self.number(host)) is not None:
+                by_shard.setdefault(place[0], []).extend((host, repr(delay)))
+        if by_shard:
+            self.crawl.ask([
+                ["FCALL", "opic_4_delays", 1, self.crawl.shards[shard].keys.crawl_delays, *pairs]
+                for shard, pairs in by_shard.items()
+            ])  # fmt: skip
+
+    def block(self, host: str, until: float) -> None:
+        """Lease no page of a host before a time, in Unix seconds, if it has pages here; a past time ends that."""
+        if (place := self.number(host)) is not None:
+            keys = self.crawl.shards[place[0]].keys
+            self.crawl.ask([["FCALL", "opic_4_block", 2, keys.blocks, keys.freed, host, repr(until)]])
+
+    def limit(self, host: str, pages: int) -> bool:
+        """Limit how many pages of a host are read; 0 removes the limit. Return whether the host has pages."""
+        if (place := self.number(host)) is None:
+            return False
+        keys = self.crawl.shards[place[0]].keys
+        self.crawl.ask([["FCALL", "opic_4_limit", 2, keys.limits, keys.freed, host, pages]])
+        return True
+
     # Totals of the crawl.
 
     def running(self) -> int:
@@ -273,6 +305,15 @@ class HotCrawl:
     def free(self, side: int) -> int:
         """Count the pages of a side that nothing but their hosts holds back."""
         return sum(hot.free(side) for hot in self.shards)
+
+    def census(self) -> Int64s:
+        """Count the known pages by class and by what holds them back, (classes, `page_counts.CENSUS_KINDS`)."""
+        found = np.zeros((CLASSES_MAX, len(CENSUS_KINDS)), np.int64)
+        for hot in self.shards:
+            with hot.replica.lock:
+                hot.order.advance(hot.now())
+                found += hot.order.counts.census(hot.replica.state)
+        return found
 
     def live(self) -> int:
         """Count the live pages."""

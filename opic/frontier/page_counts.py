@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opic.arrays import Bools, Int32s, Int64s, Uint8s
-from opic.model.cash import Flag
+from opic.model.cash import CLASS_BITS, CLASSES_MAX, Flag
 
 # A page's code is twice its kind, plus 1 if it was read. NEITHER: unknown, gone, or without cash to be offered for.
 # Pages of the kinds from DENIED on are not offered by waiting.
@@ -15,6 +15,11 @@ WAITS: Final = {"revisit": REVISIT, "retry": RETRY, "not_before": NOT_BEFORE, "d
 KINDS: Final = ("leased", "host_delay", *WAITS)
 FOR_GOOD: Final = ("denied", "given_up")
 CODES: Final = 16
+# Each known page has one kind in the census. Those before "leased" could be handed out, apart from host delays.
+CENSUS_KINDS: Final = (
+    "unread", "read", "leased", "retry", "revisit", "not_before", "denied", "given_up", "spent", "excluded", "gone",
+)  # fmt: skip
+CODE_BITS: Final = 4
 MANY: Final = 1 << 14  # With more changes than this, those of each host are summed first.
 
 
@@ -27,6 +32,19 @@ def _code_of(state: int) -> int:
 
 # The code of a page that has cash and is neither held nor shut, by its state byte.
 CODE_OF_STATE: Final = np.array([_code_of(state) for state in range(256)], np.uint8)
+
+
+def _census_place(state: int, code: int) -> int:
+    """Return the place of a page in the census, by its state byte and its code; -1 if it is not known."""
+    kind = CENSUS_KINDS[code >> 1] if code >> 1 > FREE else "read" if code & 1 else "unread"
+    if code >> 1 == NEITHER:
+        kind = "gone" if state & Flag.GONE else "spent"
+    elif code >> 1 == DENIED and state & Flag.EXCLUDED:
+        kind = "excluded"
+    return (state & CLASS_BITS) * len(CENSUS_KINDS) + CENSUS_KINDS.index(kind) if state & Flag.KNOWN else -1
+
+
+_PLACES: Final = np.array([_census_place(both >> CODE_BITS, both % CODES) for both in range(256 << CODE_BITS)])
 
 
 class PageCounts:
@@ -71,3 +89,10 @@ class PageCounts:
     def free_pages(self, hosts: Int64s, side: int) -> int:
         """Return the number of free pages of distinct hosts that were never read (side 0), or were (1)."""
         return int(self._free[hosts, side].sum(dtype=np.int64))
+
+    def census(self, state: Uint8s) -> Int64s:
+        """Count the known pages by class and kind, (classes, kinds); `state` are the bytes of all pages."""
+        both = np.bincount(state.astype(np.uint16) << CODE_BITS | self.code[: len(state)], minlength=len(_PLACES))
+        known = _PLACES >= 0
+        size = CLASSES_MAX * len(CENSUS_KINDS)
+        return np.bincount(_PLACES[known], both[known], size).astype(np.int64).reshape(CLASSES_MAX, -1)

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from opic.admission import Admission, Ration
+from opic.arrays import Int64s
 from opic.errors import StoreDamaged, StoreError, StoreUnavailable
 from opic.frontier.choices import Choices
 from opic.frontier.crawl_orders import CrawlOrders
@@ -85,6 +86,12 @@ class Scheduler:
                 raise
         return list(zip(picked.shards.tolist(), picked.ids.tolist(), strict=True))
 
+    def census(self) -> Int64s:
+        """Count the known pages by class and by what holds them back; see `opic.frontier.page_counts.PageCounts`."""
+        with self._lock:
+            self.hot.prepare()
+            return self.hot.census()
+
     # Serving requests.
 
     def serve(self, requests: Sequence[PagesRequest]) -> list[dict[str, object]]:
@@ -141,7 +148,7 @@ class Scheduler:
         return [{**(self._answers.empty() if left else next(found)), "as_of": as_of} for left in gone]
 
     def _hand_out(self, requests: Sequence[PagesRequest]) -> list[dict[str, object]]:
-        self.report({host: delay for request in requests for host, delay in request.crawl_delays.items()})
+        self.hot.report({host: delay for request in requests for host, delay in request.crawl_delays.items()})
         parts = [part for at, request in enumerate(requests) for part in self._parts(at, request)]
         self._lease(parts)
         if any(part.mode != requests[part.at].mode for part in parts):  # Fill up if pages of one mode ran out.
@@ -185,35 +192,6 @@ class Scheduler:
             self._discoveries -= discover
             modes = {"discover": discover, "refresh": request.wanted - discover}
         return [RequestPart.of(at, request, mode, wanted) for mode, wanted in modes.items() if wanted]
-
-    def report(self, delays: Mapping[str, float]) -> None:
-        """Store crawl-delays, but only of hosts that have pages here, so that a client can't fill the store.
-
-        Each report is sent, because another endpoint may have stored another one since, and the last one counts.
-        """
-        by_shard: dict[int, list[str]] = {}
-        for host, delay in delays.items():
-            if (place := self.hot.number(host)) is not None:
-                by_shard.setdefault(place[0], []).extend((host, repr(delay)))
-        if by_shard:
-            self.crawl.ask([
-                ["FCALL", "opic_4_delays", 1, self.crawl.shards[shard].keys.crawl_delays, *pairs]
-                for shard, pairs in by_shard.items()
-            ])  # fmt: skip
-
-    def block(self, host: str, until: float) -> None:
-        """Lease no page of a host before a time, in Unix seconds, if it has pages here; a past time ends that."""
-        if (place := self.hot.number(host)) is not None:
-            keys = self.crawl.shards[place[0]].keys
-            self.crawl.ask([["FCALL", "opic_4_block", 2, keys.blocks, keys.freed, host, repr(until)]])
-
-    def limit(self, host: str, pages: int) -> bool:
-        """Limit how many pages of a host are read; 0 removes the limit. Return whether the host has pages."""
-        if (place := self.hot.number(host)) is None:
-            return False
-        keys = self.crawl.shards[place[0]].keys
-        self.crawl.ask([["FCALL", "opic_4_limit", 2, keys.limits, keys.freed, host, pages]])
-        return True
 
     def _lease(self, parts: Sequence[RequestPart], *, idle: bool = False) -> None:
         """Lease pages for the parts, in turns, until all have what they asked for or no more are left."""

@@ -76,6 +76,6 @@ class PageOffers(PageTable):
         """Return the pages whose priority is above 1, ascending. Costs 1 ms a million pages."""
         return np.flatnonzero(self.factor > 1) if self.prioritised else np.empty(0, np.int64)
 
-    def timed_pages(self, after: float = 0.0) -> Int64s:
-        """Return the pages of which a time later than `after` was said, in Unix seconds; ascending."""
-        return np.flatnonzero(self.not_before_us > after * MILLION)
+    def timed_pages(self) -> Int64s:
+        """Return the pages of which a time was said, ascending."""
+        return np.flatnonzero(self.not_before_us)

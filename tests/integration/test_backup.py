@@ -15,7 +15,6 @@ from repository import ROOT
 from same_state import assert_same
 from servers import Server
 
-from opic.api import frontier_counts as census
 from opic.errors import BeingRestored, StoreError, StoreUnavailable, TailLost
 from opic.ingest import ShardWriter, Writer
 from opic.ingest.event_log import EventLog
@@ -147,7 +146,7 @@ def asked(backend: Backend, url: str) -> list[Any]:
     explained = {**(backend.explain(url, None, None) or {}), "as_of": None}
     found += [backend.query.hosts(5), explained, backend.frontier.peek(20), backend.stats()]
     found.append([page["url"] for page in backend.frontier.next(3)["pages"]])
-    return [*found, census.count(backend).pages]
+    return [*found, backend.frontier.census()]
 
 
 def test_endpoint_that_outlives_a_restore_refuses_meanwhile_and_then_answers_from_the_copy(

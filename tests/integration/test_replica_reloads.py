@@ -11,7 +11,6 @@ from servers import Server
 
 from opic.admission import Admission, check_policy
 from opic.admission import admission as admissions
-from opic.api import frontier_counts as census
 from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest import ShardWriter
 from opic.model.events import Record
@@ -151,14 +150,9 @@ QUESTIONS: dict[str, Callable[[Endpoint], object]] = {
     "hosts": lambda asked: asked.query.hosts(3),
     "explain": lambda asked: {**explain(asked.query, KNOWN), "as_of": 0},
     "inflow": lambda asked: {**inflow(asked.query, "one.org"), "as_of": 0},
-    "census": lambda asked: census.count(_backend(asked)).pages,
+    "census": lambda asked: asked.frontier.census(),
     "pages held back": lambda asked: asked.admission.counts(asked.snapshots.fresh()),
 }
-
-
-def _backend(asked: Endpoint) -> Any:
-    """An endpoint is as much of a backend as a census wants."""
-    return asked
 
 
 @pytest.fixture(autouse=True)
