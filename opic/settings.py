@@ -179,6 +179,11 @@ class Settings(BaseSettings):
                 f"OPIC_DISCOVERY_WEIGHT={self.discovery_weight:g} multiplies cash, and OPIC_STRATEGY={self.strategy} "
                 "does not order by cash: leave one of them out, or use OPIC_DISCOVERY_SHARE"
             )
+        if self.lease_seconds <= self.host_delay_seconds:
+            raise SettingsError(
+                f"OPIC_LEASE_SECONDS={self.lease_seconds:g} is not longer than OPIC_HOST_DELAY_SECONDS="
+                f"{self.host_delay_seconds:g}: a crawler that waits between two pages of a host would lose the second"
+            )
         if self.track != "off":
             raise NotBuiltYet("OPIC_TRACK=links is not built yet: use off")
 

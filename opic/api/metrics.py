@@ -130,7 +130,7 @@ class _Collector(Collector):
         self._missing = Beside("opic-kafka-missing", self._missing_events, CENSUS_SECONDS, SHARE_MAX)
         self._store = Beside("opic-store-look", self._look)
         self._lost = Beside("opic-store-lost", self._is_lost, KAFKA_SECONDS)
-        self._census = Beside("opic-census", self._counted, CENSUS_SECONDS, SHARE_MAX)
+        self._census = Beside("opic-census", self._take_census, CENSUS_SECONDS, SHARE_MAX)
         self._audit = Beside("opic-audit", self._is_conserved, AUDIT_SECONDS, SHARE_MAX)
 
         self._shown = 0, 0  # Clock and rounds of the last answer.
@@ -184,8 +184,8 @@ class _Collector(Collector):
             yield Gauge("opic_cash_conserved", "1 if the last audit accounted for every grain, else 0.", int(conserved))
             yield Gauge("opic_audit_age_seconds", "Time since the last audit began.", age)
 
-    def _counted(self) -> Census:
-        return self._backend.frontier.census(), max(time.time() - self._backend.crawl.as_of, 0.0)
+    def _take_census(self) -> Census:
+        return self._backend.frontier.census(), max(time.time() - self._backend.snapshots.fresh().as_of, 0.0)
 
     def _ends(self) -> Positions:
         return self._backend.log.ends()

@@ -101,6 +101,13 @@ def test_error_about_settings_names_their_file(monkeypatch: pytest.MonkeyPatch, 
     assert found.with_file("OPIC_MAX_N 8") == "OPIC_MAX_N 8"
 
 
+@pytest.mark.parametrize("seconds", [9.0, 10.0])
+def test_a_lease_that_ends_before_the_host_delay_is_refused(seconds: float) -> None:
+    with pytest.raises(SettingsError, match=f"OPIC_LEASE_SECONDS={seconds:g} is not longer than OPIC_HOST_DELAY_"):
+        Settings.load(lease_seconds=seconds, host_delay_seconds=10.0)
+    assert Settings.load(lease_seconds=10.5, host_delay_seconds=10.0).lease_seconds == 10.5
+
+
 def test_pattern_of_a_setting_is_shown_verbatim() -> None:
     with pytest.raises(SettingsError, match=r"OPIC_KAFKA_TOPIC='a b': string should match pattern '\^\[A-Za-z0-9"):
         Settings.load(kafka_topic="a b")
