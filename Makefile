@@ -32,7 +32,7 @@ demo: setup ## rank the crawl that ships here and serve it (SERVE=0: print and s
 test: setup ## every test this machine can run, three files at a time; of tests of many cases, 40 % of the cases
 	@# Three on two cores, since many tests wait for servers. In the order of their names: the long ones first, so that
 	@# none of the three ends much later than the others.
-	$(BIN)/python -m pytest tests --numprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest tests --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 thorough: export THOROUGH_TESTS := 1
 thorough: test ## the same with all cases
