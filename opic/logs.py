@@ -35,7 +35,7 @@ class TextLines(logging.Formatter):
         second = int(record.created)
         if second != self._second:
             self._second, self._shown = second, time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
-        return f"{self._shown},{record.msecs:03.0f}"
+        return f"{self._shown},{int(record.msecs):03d}"
 
 
 class JsonLines(logging.Formatter):
@@ -90,7 +90,7 @@ class Lines(logging.StreamHandler[TextIO]):
             self.handleError(record)
 
     def flush(self) -> None:
-        """Write what is held. If nobody can read the stream any more, the lines are lost; the program goes on."""
+        """Write the held lines. Where the stream is closed or its reader is gone, they are dropped without an error."""
         with self.lock or nullcontext(), suppress(OSError, ValueError):
             if held := "".join(self._held):
                 self._held.clear()

@@ -238,7 +238,8 @@ class Admission:
                     if (group := weighed.site.get(site)) is not None and now - at < SPARED_SECONDS:
                         room[group] = 0
             ration = Ration(weighed.groups(), room)
-            ration.take(() if idle else self._window)
+            if not idle:
+                ration.take(self._window)
             return ration
 
     def note(self, hosts: Sequence[int]) -> None:

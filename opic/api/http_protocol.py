@@ -62,7 +62,7 @@ class ConnectionWatch:
 
 
 class _Corked:
-    """A transport that writes all that is given in one turn of the event loop at once: an answer's head and body."""
+    """A transport that collects the writes of one turn of the event loop, and sends head and body in one packet."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop = transport, loop

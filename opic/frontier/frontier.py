@@ -249,8 +249,7 @@ class Frontier:
         rules deny once they have judged it.
         """
         counts = self.crawl.steadily(self._scheduler.census).tolist()
-        names = {slot: page_class.name for slot, page_class in self.crawl.replicas[0].classes.placed}
-        found = Counter[tuple[str, str]]()
+        found, names = Counter[tuple[str, str]](), self.crawl.replicas[0].classes.names
         for slot, row in enumerate(counts):
             if any(row) or not slot:
                 found.update({(names.get(slot, OTHERS), kind): n for kind, n in zip(CENSUS_KINDS, row, strict=True)})

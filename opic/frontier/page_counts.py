@@ -15,7 +15,8 @@ WAITS: Final = {"revisit": REVISIT, "retry": RETRY, "not_before": NOT_BEFORE, "d
 KINDS: Final = ("leased", "host_delay", *WAITS)
 FOR_GOOD: Final = ("denied", "given_up")
 CODES: Final = 16
-# Each known page has one kind in the census. Those before "leased" could be handed out, apart from host delays.
+# Each known page has one kind in the census. Pages of the first two could be handed out, apart from host delays;
+# the kinds from "leased" to "given_up" are in the order of the codes above.
 CENSUS_KINDS: Final = (
     "unread", "read", "leased", "retry", "revisit", "not_before", "denied", "given_up", "spent", "excluded", "gone",
 )  # fmt: skip

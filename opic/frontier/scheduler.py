@@ -11,7 +11,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -76,21 +77,26 @@ class Scheduler:
     def peek(self, request: PagesRequest) -> list[Place]:
         """Return the places of the pages that would be handed out next."""
         orders = self._orders.of([request])
-        with self._lock:
+        with self._inspecting():
             self.choices.use(orders)
-            try:
-                self.hot.look()
-                picked = self.choices.pick(request.choice(request.mode, request.hosts), request.n)
-            except BaseException:
-                self.hot.drop()  # The orders may be partly updated.
-                raise
+            self.hot.look()
+            picked = self.choices.pick(request.choice(request.mode, request.hosts), request.n)
         return list(zip(picked.shards.tolist(), picked.ids.tolist(), strict=True))
 
     def census(self) -> Int64s:
         """Count the known pages by class and by what holds them back; see `opic.frontier.page_counts.PageCounts`."""
-        with self._lock:
+        with self._inspecting():
             self.hot.prepare()
             return self.hot.census()
+
+    @contextmanager
+    def _inspecting(self) -> Iterator[None]:
+        with self._lock:
+            try:
+                yield
+            except BaseException:
+                self.hot.drop()  # The orders may be partly updated.
+                raise
 
     # Serving requests.
 

@@ -237,12 +237,14 @@ class _Loop:
         self._records_max = RECORDS_A_SHARD * len(writer.stores)
         self._courier, self._positions = _Courier(writer, source, watch), _Positions(writer, source)
         self._oddities = _Oddities(writer)
+        self._next_step = 0.0  # When the next step may begin, monotonic.
 
     def turn(self, stopped: Callable[[], bool]) -> None:
         """Go once around."""
         self._check_room()
         self._courier.carry(idle=False)
         self._positions.check()
+        time.sleep(max(self._next_step - time.monotonic(), 0.0))
         batches, began = self._source.poll(IDLE_SECONDS), time.monotonic()
         self._check_room()
         for some in _together(batches, self._records_max):
@@ -254,7 +256,7 @@ class _Loop:
         if not batches:
             self._courier.carry(idle=True)
         elif sum(len(taken.records) for taken in batches) < FEW_RECORDS:
-            time.sleep(max(began + GATHER_SECONDS - time.monotonic(), 0.0))
+            self._next_step = began + GATHER_SECONDS
 
     def _stepped(self, step: Step) -> None:
         self.watch.stepped(step)

@@ -275,6 +275,7 @@ class WeightClasses:
         """Place classes in slots."""
         self.placed, self.version, self.known = tuple(placed), version, known
         self._matchers = [_Matcher(slot, one) for slot, one in self.placed]
+        self.names = {slot: one.name for slot, one in self.placed}  # By slot.
 
     def __bool__(self) -> bool:
         """True if any class is defined."""

@@ -313,7 +313,7 @@ class PageQuery:
 
     def class_names(self) -> dict[int, str]:
         """Return the name of each class by its slot, from the replicas."""
-        return {slot: page_class.name for slot, page_class in self.crawl.replicas[0].classes.placed}
+        return self.crawl.replicas[0].classes.names
 
     def history(self, url: str) -> dict[str, object] | None:
         """Return the current last measures of a page, oldest first, or None for a page never seen.

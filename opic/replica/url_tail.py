@@ -8,7 +8,7 @@ from typing import Final
 
 from opic.replica.effect import pack_lines, unpack_urls
 
-PIECE_URLS: Final = 255  # Unpacking so many takes some 20 us; a call for pages reads single ones.
+PIECE_URLS: Final = 255  # URLs in a compressed piece. To read one URL takes 20 us, since its whole piece is unpacked.
 _first_of = attrgetter("first")
 
 

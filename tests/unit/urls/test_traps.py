@@ -1,4 +1,4 @@
-"""What traps look like: shapes of URLs, sites that nobody pays for, and the window of the last suggestions."""
+"""What traps look like: shapes of URLs, and sites that nobody pays for."""
 
 from typing import Any
 
