@@ -30,7 +30,8 @@ from opic.replica.checkpoint import (
     without_forgotten,
 )
 from opic.replica.columns import Growing
-from opic.replica.effect import Effect, Head, pack_lines, unpack_bits, unpack_urls
+from opic.replica.effect import Effect, Head, unpack_bits
+from opic.replica.packed_lines import pack_lines, unpack_urls
 from opic.replica.replica import PAGES_A_BLOCK, Replica
 from opic.store.connection import Client, ask, store_errors
 from opic.store.keys import Keys

@@ -33,8 +33,9 @@ from opic.model.classes import WeightClasses
 from opic.model.compression import compress, decompress
 from opic.model.series import PACKED, Entry
 from opic.model.trust import pack_weights, unpack_weights
-from opic.replica.effect import Effect, pack_lines, unpack_urls
+from opic.replica.effect import Effect
 from opic.replica.index import FingerprintIndex
+from opic.replica.packed_lines import pack_lines, unpack_urls
 from opic.replica.replica import ENDED, PAGES_A_BLOCK, Keeping, Replica
 
 URLS_A_FIELD: Final = 255

@@ -5,7 +5,7 @@ that were paid, page states, the totals afterwards. The layout is little-endian 
 
     header        magic "OPIJ", version, LSN, digest of the previous record, pages and hosts afterwards, section lengths
     sections      arrays, in the order of SECTIONS
-    tail          zstd of the URLs of new pages; MessagePack of rarely used fields, such as the names of new hosts
+    tail          the URLs of new pages (`packed_lines`); MessagePack of rarely used fields, such as names of new hosts
 
 Version 2 adds depths and metadata to the rarely used fields, version 3 trust and the links that are kept. From version
 4 on, links that are kept are in the journal and in the checkpoint only. Version 5 is that of a record that ends the
@@ -14,6 +14,7 @@ that of a record whose totals have a count of rounds: those of shard 0 of many. 
 changes when pages are offered: their failures, earliest times, priorities. Statuses of pages are in records of any
 version: a program that does not know of them keeps none, and nothing else depends on them.
 Version 8 is that of a record whose totals have what was forgotten or refused: all, once a page of the shard was.
+Version 9 is that of a record with the URLs of so many new pages that they are packed in pieces.
 
 The digest of an effect is a hash of its bytes, which include the digest of the previous effect. So a head (LSN and
 digest) identifies one history, whoever wrote it.
@@ -34,20 +35,22 @@ from opic.arrays import Bools, Float64s, Int64s, Uint8s, Uint16s, Uint32s, Uint6
 from opic.errors import StoreDamaged
 from opic.model.books import BY_CLASS, SCALARS, Books
 from opic.model.cash import CLASSES_MAX
-from opic.model.compression import compress, decompress
 from opic.model.page_links import NO_LINKS, PageLinks
 from opic.model.trust import pack_weights, unpack_weights
+from opic.replica.packed_lines import in_pieces, pack_lines
 
 MAGIC: Final = b"OPIJ"
-VERSION: Final = 8
+VERSION: Final = 9
 USUAL_VERSION: Final = 4  # Of records that have nothing that is new in a later version.
 LINKS_VERSION: Final = 5  # Of records that end the keeping of links, or say which of them are new.
 COUNT_VERSION: Final = 6  # Of records whose totals have a count of rounds.
 OFFERS_VERSION: Final = 7  # Of records that change when pages are offered.
-VERSIONS_READ: Final = (1, 2, 3, USUAL_VERSION, LINKS_VERSION, COUNT_VERSION, OFFERS_VERSION, VERSION)
+FORGOTTEN_VERSION: Final = 8  # Of records whose totals have what was forgotten or refused.
+VERSIONS_READ: Final = (
+    1, 2, 3, USUAL_VERSION, LINKS_VERSION, COUNT_VERSION, OFFERS_VERSION, FORGOTTEN_VERSION, VERSION,
+)  # fmt: skip
 DIGEST_BYTES: Final = 8
 LINKS_DIGEST_BYTES: Final = 6
-TAIL_BYTES_MAX: Final = 1 << 30  # URLs, uncompressed.
 NO_DIGEST: Final = bytes(DIGEST_BYTES)
 ENDS, BY_SETTING = 1, 2  # Flags of the rarely used field `b`.
 FORGOTTEN_SCALARS: Final = 3  # The last ones: of what was forgotten. Before them,
@@ -56,7 +59,7 @@ TOTALS: Final = len(SCALARS) + len(BY_CLASS) * CLASSES_MAX
 TOTALS_OF: Final = (  # By version.
     dict.fromkeys(VERSIONS_READ, TOTALS - FORGOTTEN_SCALARS - COUNT_SCALARS)
     | dict.fromkeys((COUNT_VERSION, OFFERS_VERSION), TOTALS - FORGOTTEN_SCALARS)
-    | {VERSION: TOTALS}
+    | dict.fromkeys((FORGOTTEN_VERSION, VERSION), TOTALS)
 )
 
 Columns = tuple[tuple[str, str], ...]
@@ -144,7 +147,7 @@ class Effect:
     near_new: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
     far_new: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
     restored: bytes = b""  # A random token in a record appended by a restore: it makes this history unique.
-    packed_urls: bytes = b""  # zstd of the URLs, one per line.
+    packed_urls: bytes = b""  # By `pack_lines`.
     digest: bytes = NO_DIGEST  # Digest of the packed record. `pack` and `unpack` set it, and the size.
     size: int = 0
 
@@ -195,8 +198,10 @@ class Effect:
 
     def _version(self) -> int:
         """Return the earliest version that has all that is in this record."""
-        if self.books.forgotten or self.books.sent_to_forgotten:
+        if in_pieces(self.packed_urls):
             return VERSION
+        if self.books.forgotten or self.books.sent_to_forgotten:
+            return FORGOTTEN_VERSION
         if len(self.offer_page):
             return OFFERS_VERSION
         if any(self.books.round_count):
@@ -307,52 +312,6 @@ def unpack_bits(packed: Uint8s, count: int) -> Bools:
 def digest_of(record: bytes) -> bytes:
     """Return the digest of a packed record."""
     return blake2b(record, digest_size=DIGEST_BYTES).digest()
-
-
-def unpack_urls(packed: bytes) -> list[str]:
-    """Return the URLs packed by `pack_lines`.
-
-    Raises:
-        StoreDamaged: they can't be unpacked.
-    """
-    return text_of(_unpacked(packed)).split("\n") if packed else []
-
-
-def unpack_lines(packed: bytes) -> list[bytes]:
-    """Return the lines packed by `pack_lines`, not decoded: cheaper if few are needed. `text_of` decodes one.
-
-    Raises:
-        StoreDamaged: they can't be unpacked.
-    """
-    return _unpacked(packed).split(b"\n") if packed else []
-
-
-def text_of(line: bytes) -> str:
-    """Decode URLs.
-
-    Raises:
-        StoreDamaged: they can't be decoded.
-    """
-    try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        raise _damaged(error) from error
-
-
-def _unpacked(packed: bytes) -> bytes:
-    try:
-        return decompress(packed, TAIL_BYTES_MAX)
-    except ValueError as error:
-        raise _damaged(error) from error
-
-
-def _damaged(error: Exception) -> StoreDamaged:
-    return StoreDamaged(f"a block of URLs is damaged ({error}): restore a backup")
-
-
-def pack_lines(lines: Sequence[str]) -> bytes:
-    """Pack strings that contain no line feed, for `unpack_urls`."""
-    return compress("\n".join(lines).encode())
 
 
 def _numbers(books: Books, scalars: int) -> list[int]:

@@ -15,7 +15,8 @@ from typing import Any, Final
 from opic.errors import BeingRestored, StoreDamaged, StoreUnavailable
 from opic.memory import give_back_what_is_free
 from opic.replica.checkpoint import LOADED_FIELDS, URLS_A_FIELD, Loading, blocks_of, lsn_of, url_field
-from opic.replica.effect import Effect, Head, pack_lines, unpack_urls
+from opic.replica.effect import Effect, Head
+from opic.replica.packed_lines import pack_lines, unpack_urls
 from opic.replica.replica import Replica
 from opic.store.connection import Client, ask, store_errors
 from opic.store.keys import Keys

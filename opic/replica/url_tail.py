@@ -4,11 +4,9 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final
 
-from opic.replica.effect import pack_lines, unpack_urls
+from opic.replica.packed_lines import LINES_A_PIECE, lines_around, pack_lines, text_of
 
-PIECE_URLS: Final = 255  # URLs in a compressed piece. To read one URL takes 20 us, since its whole piece is unpacked.
 _first_of = attrgetter("first")
 
 
@@ -30,12 +28,10 @@ class UrlTail:
         """Start with page 0."""
         self._chunks: list[_Chunk] = []
         self.first = self.end = 0
-        self._unpacked: tuple[_Chunk, list[str]] | None = None  # The chunk that was read last.
 
     def start(self, first: int) -> None:
         """Discard all URLs; the next page to be added is `first`."""
         self._chunks.clear()
-        self._unpacked = None
         self.first = self.end = first
 
     def append(self, count: int, packed: bytes) -> None:
@@ -57,7 +53,6 @@ class UrlTail:
         """Drop the chunks that were added since the tail ended at page `end`."""
         while self.end > end:
             self.end = self._chunks.pop().first
-        self._unpacked = None
 
     def drop(self, before: int) -> None:
         """Drop whole chunks of pages below `before`."""
@@ -66,14 +61,15 @@ class UrlTail:
             self.first = self._chunks[count].end
             count += 1
         del self._chunks[:count]
-        self._unpacked = None
 
     def get(self, ids: Iterable[int]) -> dict[int, str]:
         """Return the URLs of the given pages that are in the tail."""
         found: dict[int, str] = {}
+        first, lines = 0, list[bytes]()
         for page in sorted(i for i in ids if self.first <= i < self.end):
-            chunk, urls = self._chunk_of(page)
-            found[page] = urls[page - chunk.first]
+            if page >= first + len(lines):
+                first, lines = self._lines_around(page)
+            found[page] = text_of(lines[page - first])
         return found
 
     def run(self, first: int, end: int) -> list[str]:
@@ -84,24 +80,13 @@ class UrlTail:
         """
         if not self.first <= first <= end <= self.end:
             raise KeyError(f"pages {first} to {end} are not within {self.first} to {self.end}")
-        found: list[str] = []
-        while first + len(found) < end:
-            chunk, urls = self._chunk_of(first + len(found))
-            found += urls[first + len(found) - chunk.first : end - chunk.first]
-        return found
+        return list(self.get(range(first, end)).values())
 
-    def _chunk_of(self, page: int) -> tuple[_Chunk, list[str]]:
-        """Return the chunk that a page is in, and its URLs."""
-        if self._unpacked is None or not self._unpacked[0].first <= page < self._unpacked[0].end:
-            at = bisect_right(self._chunks, page, key=_first_of) - 1
-            chunk = self._chunks[at]
-            urls = unpack_urls(chunk.packed)
-            if chunk.count > PIECE_URLS:  # Split it, so that the next read need not unpack all of it.
-                pieces = [
-                    _Chunk(chunk.first + begin, len(some), pack_lines(some))
-                    for begin in range(0, chunk.count, PIECE_URLS)
-                    if (some := urls[begin : begin + PIECE_URLS])
-                ]
-                self._chunks[at : at + 1] = pieces
-            self._unpacked = chunk, urls
-        return self._unpacked
+    def _lines_around(self, page: int) -> tuple[int, list[bytes]]:
+        """Return the first page of the piece that a page is in, and the piece's lines."""
+        at = bisect_right(self._chunks, page, key=_first_of) - 1
+        chunk = self._chunks[at]
+        first, lines = lines_around(chunk.packed, page - chunk.first)
+        if len(lines) > LINES_A_PIECE:  # An earlier program packed it. The next read need not unpack all of it.
+            self._chunks[at] = _Chunk(chunk.first, chunk.count, pack_lines([text_of(line) for line in lines]))
+        return chunk.first + first, lines

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from opic.errors import UrlMissing
 from opic.replica.checkpoint import url_field
-from opic.replica.effect import text_of, unpack_lines
+from opic.replica.packed_lines import lines_around, text_of
 from opic.replica.replica import Replica
 from opic.store.connection import Client, ask, store_errors
 from opic.store.keys import Keys
@@ -39,11 +39,13 @@ def read_urls_of_many(client: Client, asked: Sequence[tuple[Keys, Replica, Seque
         commands = [["HMGET", asked[at][0].block(block), *fields] for (at, block), fields in wanted.items()]
         for ((at, _), fields), packed in zip(wanted.items(), ask(client, commands), strict=True):
             for pages, value in zip(fields.values(), packed, strict=True):
-                lines = unpack_lines(value or b"")
+                first, lines = 0, list[bytes]()
                 for page, line in pages:
-                    if line >= len(lines):
+                    if not first <= line < first + len(lines):
+                        first, lines = lines_around(value or b"", line)
+                    if line - first >= len(lines):
                         raise UrlMissing(asked[at][0].shard, page)
-                    found[at][page] = text_of(lines[line])
+                    found[at][page] = text_of(lines[line - first])
     _find_known_again(client, asked, found)
     return found
 

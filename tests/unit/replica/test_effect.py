@@ -15,7 +15,8 @@ from opic.errors import StoreDamaged
 from opic.model.books import BY_CLASS, SCALARS, Books
 from opic.model.cash import CLASSES_MAX, CrawlRules
 from opic.model.series import Entry
-from opic.replica.effect import HEADER, NO_DIGEST, SECTIONS, VERSION, Effect, digest_of, unpack_urls
+from opic.replica.effect import HEADER, NO_DIGEST, SECTIONS, VERSION, Effect, digest_of
+from opic.replica.packed_lines import LINES_A_PIECE, unpack_urls
 
 INT64 = st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from([-(1 << 63), (1 << 62) - 1, (1 << 63) - 1]))
 NUMBERS = {
@@ -54,7 +55,7 @@ def effects(draw: st.DrawFn) -> Effect:
         host_count=draw(counts),
         first_page=draw(counts),
         **arrays,
-        urls=draw(st.lists(names, max_size=4)),
+        urls=draw(st.sampled_from([1, LINES_A_PIECE])) * draw(st.lists(names, max_size=4)),
         host_names=draw(st.lists(names, max_size=3)),
         entries=[Entry(draw(counts), draw(counts), draw(counts)).pack() for _ in range(draw(st.integers(0, 2)))],
         classes=draw(st.none() | st.binary(max_size=9)),
@@ -186,6 +187,7 @@ def kept(version: int) -> Effect:
         "forgotten": np.array([0, 4_294_967_295], "<u4"),
         "again": {7: "http://a.example/", 4_294_967_295: "http://b.example/%C3%BC?x=1"},
     }
+    urls = ["http://a.example/", "http://b.example/\u00fc?x=1", "https://c.example:8443/" + "long/" * 50]
     return Effect(
         lsn=123_456_789_012,
         previous=bytes(range(8)),
@@ -194,7 +196,7 @@ def kept(version: int) -> Effect:
         host_count=77,
         first_page=4_294_967_290,
         **arrays,
-        urls=["http://a.example/", "http://b.example/\u00fc?x=1", "https://c.example:8443/" + "long/" * 50],
+        urls=urls * (30 if version >= 9 else 1),
         host_names=["b.example", "xn--bcher-kva.example"],
         entries=[Entry(NOW_US, 5 << 32, (1 << 62) - 1).pack()],
         classes=b"\x93classes",

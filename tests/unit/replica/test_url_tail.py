@@ -4,10 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opic.replica.effect import pack_lines
-from opic.replica.url_tail import PIECE_URLS, UrlTail
+from opic.model.compression import compress
+from opic.replica.packed_lines import LINES_A_PIECE, in_pieces, pack_lines
+from opic.replica.url_tail import UrlTail
 
-COUNTS = st.lists(st.sampled_from([1, 2, PIECE_URLS - 1, PIECE_URLS, PIECE_URLS + 1, 3 * PIECE_URLS]), max_size=6)
+SIZES = [1, 2, LINES_A_PIECE - 1, LINES_A_PIECE, LINES_A_PIECE + 1, 3 * LINES_A_PIECE]
+COUNTS = st.lists(st.sampled_from(SIZES), max_size=6)
 
 
 def url(page: int) -> str:
@@ -51,19 +53,10 @@ def test_run_that_is_partly_missing_is_refused() -> None:
             tail.run(first, end)
 
 
-def test_large_chunk_is_unpacked_whole_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from opic.replica import url_tail
-
-    unpacked: list[int] = []
-    unpack = url_tail.unpack_urls
-
-    def counting(packed: bytes) -> list[str]:
-        urls = unpack(packed)
-        unpacked.append(len(urls))
-        return urls
-
-    monkeypatch.setattr(url_tail, "unpack_urls", counting)
-    tail = filled(0, [10, 20 * PIECE_URLS])
-    for page in (10, 5, 10 + 7 * PIECE_URLS, 5, 10 + 19 * PIECE_URLS):
-        assert tail.get([page]) == {page: url(page)}
-    assert unpacked == [20 * PIECE_URLS, 10, PIECE_URLS, 10, PIECE_URLS]
+def test_chunk_of_an_earlier_program_is_packed_in_pieces_at_its_first_read() -> None:
+    tail = UrlTail()
+    tail.start(5)
+    tail.append(200, compress("\n".join(map(url, range(5, 205))).encode()))
+    assert tail.get([100, 204]) == {100: url(100), 204: url(204)}
+    assert in_pieces(tail._chunks[0].packed)
+    assert tail.run(5, 205) == [url(page) for page in range(5, 205)]
