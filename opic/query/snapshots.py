@@ -55,7 +55,7 @@ class Part:
     series: Int64s  # (m, 3): time, rounds and clock.
     round_counts: Sequence[Entry]
     cash: Int64s  # Only meaningful for live pages.
-    spent: Int64s
+    sums: Int64s  # H + C, the same.
     state: Uint8s
     host: Uint32s
     hosts: HostTable
@@ -69,10 +69,11 @@ class Part:
         """
         with replica.reading():
             series = np.array(replica.series, np.int64).reshape(-1, 3)
+            cash, sums = held(replica.books, replica.v, replica.state), replica.spent()
+            sums += cash
             return cls(
-                replica, replica.loads, replica.head, replica.books, series, replica.round_counts,
-                frozen(held(replica.books, replica.v, replica.state)), replica.spent(), frozen(replica.state.copy()),
-                frozen(replica.host), replica.hosts,
+                replica, replica.loads, replica.head, replica.books, series, replica.round_counts, frozen(cash),
+                frozen(sums), frozen(replica.state.copy()), frozen(replica.host), replica.hosts,
             )  # fmt: skip
 
     def histories(self) -> tuple[Measures, tuple[Int64s, Int64s] | None]:
@@ -116,7 +117,7 @@ class Snapshot:
     books: Books  # Of the whole crawl.
     starts: Int64s  # (shards + 1,), the first position of each shard, and the end.
     cash: Int64s  # Only meaningful for live pages.
-    spent: Int64s
+    sums: Int64s  # H + C, the same; below 0 for pages that owe.
     state: Uint8s
     guesses: dict[int, int] = field(repr=False, compare=False)  # Recent smallest score of the top, by its length.
     kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -125,17 +126,17 @@ class Snapshot:
     def of(cls, as_of: float, crawl: Crawl, guesses: dict[int, int] | None = None) -> "Snapshot":
         """Copy the current state of the replicas. With a single shard, columns are not concatenated."""
         parts = [Part.of(replica) for replica in crawl.replicas]
-        cash, spent, state = (
-            frozen(joined([getattr(part, name) for part in parts])) for name in ("cash", "spent", "state")
+        cash, sums, state = (
+            frozen(joined([getattr(part, name) for part in parts])) for name in ("cash", "sums", "state")
         )
         starts = np.cumsum([0, *(len(part.state) for part in parts)])
         # Parts become views of the whole columns, so that the memory is used only once.
         cuts = zip(parts, pairwise(starts.tolist()), strict=True)
-        parts = [replace(part, cash=cash[a:b], spent=spent[a:b], state=state[a:b]) for part, (a, b) in cuts]
+        parts = [replace(part, cash=cash[a:b], sums=sums[a:b], state=state[a:b]) for part, (a, b) in cuts]
         books = Books.merged([part.books for part in parts], crawl.rules)
         table = HostNames(crawl.replicas, [part.hosts for part in parts])
         return cls(
-            as_of, crawl, tuple(parts), table, books, starts, cash, spent, state, {} if guesses is None else guesses
+            as_of, crawl, tuple(parts), table, books, starts, cash, sums, state, {} if guesses is None else guesses
         )
 
     @property
@@ -193,7 +194,7 @@ class Snapshot:
         """Sum over live pages of how far H + C is below 0; a negative H + C is shown as 0."""
         if not self.books.cuts:
             return 0
-        return self._keep("overdrawn", lambda: -int(np.minimum(self.spent + self.cash, 0)[self._live()].sum()))
+        return self._keep("overdrawn", lambda: -int(np.minimum(self.sums, 0)[self._live()].sum()))
 
     @property
     def total(self) -> int:
@@ -205,9 +206,11 @@ class Snapshot:
         """H + C of live pages, -1 for others. The sum fits in an int64, which `Books.check` ensures."""
 
         def work_out() -> Int64s:
-            scores = self.spent + self.cash
-            np.maximum(scores, 0, out=scores)
-            scores[~self._live()] = -1
+            live = self._live()
+            if live.all() and not self.overdrawn:
+                return self.sums
+            scores = np.maximum(self.sums, 0)
+            scores[~live] = -1
             return frozen(scores)
 
         return self._keep("scores", work_out)
@@ -261,7 +264,7 @@ class Snapshot:
             clock=joined(clocks),
             spent=joined([part[2] for part in histories]),
             cash=self.cash,
-            history=self.spent,
+            history=self.sums - self.cash,
             live=self._live(),
             now=self.books.clock,
             anchors=(joined([a[0] for a in known]), joined([a[1] for a in known])) if known else None,

@@ -852,7 +852,7 @@ def test_window_policies_on_a_large_busy_store_are_at_most_a_second_old_and_say_
 def test_snapshot_is_read_only(valkey: Server) -> None:
     _, query = open_query(valkey, record(0, A, [B]))
     snapshot = query.snapshots.fresh()
-    for column in (snapshot.parts[0].cash, snapshot.spent, snapshot.state, snapshot.cash, snapshot.host):
+    for column in (snapshot.parts[0].cash, snapshot.sums, snapshot.state, snapshot.cash, snapshot.host):
         with pytest.raises(ValueError, match="read-only"):
             column[0] = 1
     with pytest.raises(AttributeError):
