@@ -4,7 +4,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final, Protocol
 
@@ -150,13 +149,13 @@ class Calls:
         self._check_n(asked.n)
         self._check_count("busy_hosts", asked.busy_hosts)
         self._check_count("crawl_delays", asked.crawl_delays)
-        pages_request = self._backend.frontier.request(**asdict(asked))
+        gone = threading.Event()
+        pages_request = self._backend.frontier.request(**asdict(asked), gone=gone.is_set)
         if asked.mode == "coverage":  # Without trust, this caller is refused, not those answered together with it.
             await run_in_threadpool(self._backend.coverage.recent)
         if asked.policy == BY_LINK_SCORE or asked.policy in EXPANSIONS:  # So is one that asks for what is not kept.
             await run_in_threadpool(self._backend.links.present)
-        gone = threading.Event()
-        found = await while_connected(request, self._requests.ask(replace(pages_request, gone=gone.is_set)), gone)
+        found = await while_connected(request, self._requests.ask(pages_request), gone)
         self._handed(found, asked.mode, asked.policy)
         return Json(found)
 

@@ -2,9 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -20,13 +20,13 @@ class _Together(Generic[Asked, Answer]):
     def __init__(self) -> None:
         self._waiting: list[tuple[Asked, asyncio.Future[Answer]]] = []
 
-    async def ask(self, asked: Asked) -> Answer:
-        """Return the answer to one request. Cancelling it does not affect the others."""
+    def ask(self, asked: Asked) -> "asyncio.Future[Answer]":
+        """Return a future with the answer to one request. Cancelling it does not affect the others."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
         self._waiting.append((asked, future))
         self._came(loop)
-        return await future
+        return future
 
     def _came(self, loop: asyncio.AbstractEventLoop) -> None:
         """See that what waits is answered."""
@@ -127,22 +127,22 @@ def _give(batch: Sequence[tuple[Asked, "asyncio.Future[Answer]"]], answers: Sequ
             future.set_result(answer)
 
 
-async def while_connected(request: Request, answer: Coroutine[Any, Any, Answer], gone: threading.Event) -> Answer:
+async def while_connected(request: Request, answer: "asyncio.Future[Answer]", gone: threading.Event) -> Answer:
     """Return an answer; if the client disconnects first, set `gone` and give up. Read the body before this call.
 
     Raises:
         ClientDisconnect: the client disconnected before the answer.
     """
-    asked, left = asyncio.ensure_future(answer), asyncio.ensure_future(_disconnected(request))
+    left = asyncio.ensure_future(_disconnected(request))
+    left.add_done_callback(lambda _: answer.cancel())
     try:
-        await asyncio.wait({asked, left}, return_when=asyncio.FIRST_COMPLETED)
-        if asked.done():
-            return asked.result()
-        raise ClientDisconnect
+        return await answer
+    except asyncio.CancelledError:
+        gone.set()
+        if left.done():
+            raise ClientDisconnect from None
+        raise
     finally:
-        if not asked.done():
-            gone.set()
-        asked.cancel()
         left.cancel()
 
 

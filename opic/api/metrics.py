@@ -48,7 +48,7 @@ CENSUS_SECONDS: Final = 10.0  # Minimum time between two censuses.
 SHARE_MAX: Final = 0.05  # Maximum share of the time for audits, and the same for censuses.
 REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 POLICIES_OF: Final = {"refresh": POLICIES, "discover": EXPANSIONS}  # By mode.
-ASKED: Final = [(mode, policy) for mode in MODES for policy in (None, *POLICIES_OF.get(mode, ()))]
+ASKED: Final = [(mode, policy) for mode in MODES for policy in ("", *POLICIES_OF.get(mode, ()))]
 ORDERS: Final = ("exact", "cash")
 ITEM_STATUSES: Final = ("ok", "skipped", "fail")
 METHODS: Final = ("GET", "POST", "PUT")  # HEAD counts as GET. A route matches before its methods are checked.
@@ -79,15 +79,18 @@ class Metrics:
         )
         self._counted: dict[tuple[str, str, int], Histogram] = {}  # By method, route and first digit of the status.
         about = "Pages handed out to crawlers by this endpoint, by the mode and the policy asked for."
-        self._suggestions = Counter("opic_suggestions", about, ("mode", "policy"), registry=self._registry)
+        pages = Counter("opic_suggestions", about, ("mode", "policy"), registry=self._registry)
         about = "Calls of POST /v1/next, by mode and policy, and by whether they returned any pages."
-        self._calls = Counter("opic_suggestion_calls", about, ("answer", "mode", "policy"), registry=self._registry)
+        calls = Counter("opic_suggestion_calls", about, ("answer", "mode", "policy"), registry=self._registry)
+        self._suggestions = {asked: pages.labels(*asked) for asked in ASKED}
+        self._calls = {
+            (some, *asked): calls.labels("pages" if some else "none", *asked)
+            for some in (True, False)
+            for asked in ASKED
+        }
         about = "Calls of POST /v1/next where links are kept, by what pages came by: exact importance or cash."
-        self._orders = Counter("opic_suggestion_orders", about, ("order",), registry=self._registry)
-        for order in ORDERS:
-            self._orders.labels(order)
-        for mode, policy in ASKED:
-            self.handed({"pages": []}, mode, policy, calls=0)
+        orders = Counter("opic_suggestion_orders", about, ("order",), registry=self._registry)
+        self._orders = {order: orders.labels(order) for order in ORDERS}
         about = "Items that URLFrontier's clients put, by what they were answered."
         self._items = Counter("opic_urlfrontier_items", about, ("status",), registry=self._registry)
         for status in ITEM_STATUSES:
@@ -102,14 +105,13 @@ class Metrics:
             counted = self._counted[asked] = self._requests.labels(*asked[:2], f"{asked[2]}xx" if status else "aborted")
         counted.observe(seconds)
 
-    def handed(self, found: Mapping[str, Any], mode: str, policy: str | None, calls: int = 1) -> None:
+    def handed(self, found: Mapping[str, Any], mode: str, policy: str | None) -> None:
         """Count the pages handed out to a crawler that asked for a mode and a policy, both valid."""
-        asked = mode, policy or ""
-        self._suggestions.labels(*asked).inc(len(found["pages"]))
-        for answer, given in (("pages", bool(found["pages"])), ("none", not found["pages"])):
-            self._calls.labels(answer, *asked).inc(calls * given)
-        if found.get("order") in ORDERS:
-            self._orders.labels(found["order"]).inc(calls)
+        asked, pages = (mode, policy or ""), len(found["pages"])
+        self._suggestions[asked].inc(pages)
+        self._calls[pages > 0, *asked].inc()
+        if (order := found.get("order")) is not None:
+            self._orders[order].inc()
 
     def item_answered(self, status: str) -> None:
         """Count an item of one of URLFrontier's clients, by one of ITEM_STATUSES."""

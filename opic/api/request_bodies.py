@@ -11,6 +11,7 @@ import zstandard
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
+from opic.api.access import header
 from opic.api.problems import JSON, Problem
 from opic.api.validation import Asked, checked
 from opic.urls.canonical import shown
@@ -39,10 +40,10 @@ def media_type(request: Request, *, events: bool = False) -> str:
     Raises:
         Problem: another type, or a character set that is not UTF-8.
     """
-    header = request.headers.get("content-type", "")
-    if not header.strip():
+    given = (header(request, b"content-type") or "").strip().lower()
+    if given in {"", JSON}:
         return JSON
-    name, *parameters = (part.strip() for part in header.lower().split(";"))
+    name, *parameters = (part.strip() for part in given.split(";"))
     for parameter in parameters:
         key, _, value = parameter.partition("=")
         if key.strip() == "charset" and value.strip().strip('"') not in UTF8:
@@ -78,29 +79,28 @@ async def read_body(request: Request, bytes_max: int, form: str = JSON) -> bytes
     Raises:
         Problem: the body exceeds `bytes_max`, compressed or decoded; it is empty; or its coding is not supported.
     """
-    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    coding = (header(request, b"content-encoding") or "identity").strip().lower()
     if coding not in CODINGS:
         raise Problem(
             "wrong-media-type",
             f"Content-Encoding {shown(coding)} is not taken: send {', '.join(CODINGS)}",
             headers={"Accept-Encoding": ", ".join(CODINGS)},
         )
-    too_large = Problem("too-large", f"the body is over OPIC_MAX_BODY_BYTES {bytes_max:,}: send it in several calls")
-    declared = request.headers.get("content-length", "")
+    declared = header(request, b"content-length") or ""
     if declared.isdecimal() and int(declared[:20]) > bytes_max:
-        raise too_large
+        raise _too_large(bytes_max)
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
         if size > bytes_max:
-            raise too_large
+            raise _too_large(bytes_max)
         parts.append(part)
     body = b"".join(parts)
     if coding != "identity":
         try:
             body = await run_in_threadpool(decoded, body, coding, bytes_max)
         except OverflowError:
-            raise too_large from None
+            raise _too_large(bytes_max) from None
     if form == MSGPACK[0]:
         if not body:
             raise Problem("not-msgpack", "the body is empty: send MessagePack")
@@ -109,6 +109,10 @@ async def read_body(request: Request, bytes_max: int, form: str = JSON) -> bytes
     if not body.strip():
         raise Problem("not-json", "the body is empty: send JSON")
     return body
+
+
+def _too_large(bytes_max: int) -> Problem:
+    return Problem("too-large", f"the body is over OPIC_MAX_BODY_BYTES {bytes_max:,}: send it in several calls")
 
 
 async def read_json(request: Request, bytes_max: int) -> bytes:

@@ -17,6 +17,7 @@ from opic.frontier.page_keys import Keys
 from opic.frontier.page_sources import KeySource, ListSource, PageSource
 
 LISTED_PAGES: Final = 1 << 16  # All pages of a domain, or up to a depth, are looked at if they are no more.
+MET_MAX: Final = 16  # Pages met for each wanted one, at most.
 FIRST_DUE: Final = 1_024  # Number of held pages to examine first when looking for the next one to become free.
 SIDES: Final[dict[str, tuple[int, ...]]] = {"any": (0, 1), "discover": (0,), "refresh": (1,), "coverage": (0,)}
 
@@ -240,10 +241,12 @@ def _merge(
     orders: Sequence[HotOrder], sources: Sequence[PageSource], count: int, fit: Fit | None, quota: HostQuota
 ) -> Picked:
     """Merge the sources in order until more than `count` pages are taken, or no more are left."""
-    have, nothing = 0, np.empty(0, np.int64)
+    have, met, nothing = 0, 0, np.empty(0, np.int64)
     batches: list[tuple[Int64s, Int64s, Int64s, Keys]] = [(nothing, nothing, nothing, nothing)]
     while have <= count:
         wanted = count + 1 - have
+        if met:  # Hosts had given enough: as large a share of the next pages is expected to be left out.
+            wanted *= min(-(-met // max(have, 1)), MET_MAX)
         for source in sources:
             while not len(source.ids) and not source.done:
                 source.fill(1 + 2 * wanted // len(sources))
@@ -252,6 +255,7 @@ def _merge(
             break
         _catch_up(nonempty, wanted)
         shards, ids, neg = _upto(nonempty)
+        met += len(ids)
         hosts = np.empty(len(ids), np.int64)
         for shard in {source.shard for source in nonempty}:
             at = np.flatnonzero(shards == shard)

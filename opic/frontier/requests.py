@@ -116,11 +116,12 @@ class PagesRequest:
         max_depth: int | None = None,
         host_pages: int | None = None,
         hosts: int | None = None,
+        gone: Callable[[], bool] = lambda: False,
     ) -> "PagesRequest":
         """Validate a request.
 
         Args:
-            n, seconds, mode, policy, host_pages, hosts: as the fields.
+            n, seconds, mode, policy, host_pages, hosts, gone: as the fields.
             crawler: name of the crawler.
             domain, domains: only pages of these hosts or domains and their subdomains; at most 100.
             busy_hosts: hosts to skip.
@@ -138,19 +139,11 @@ class PagesRequest:
         near = nearness_of(None if max_depth is None else min(max_depth, DEPTH_MAX))
         if hosts is not None:
             hosts = max(min(hosts, n), 1)
+        delays = {canonical_host(host): _crawl_delay(host, delay) for host, delay in (crawl_delays or {}).items()}
         return cls(
-            n if hosts is None else n // hosts * hosts,
-            seconds,
-            crawler_digest(crawler),
-            mode,
-            policy,
-            tuple(within),
-            frozenset(map(canonical_host, busy_hosts)),
-            near,
-            {canonical_host(host): _crawl_delay(host, delay) for host, delay in (crawl_delays or {}).items()},
-            host_pages,
-            hosts,
-        )
+            n if hosts is None else n // hosts * hosts, seconds, crawler_digest(crawler), mode, policy, tuple(within),
+            frozenset(map(canonical_host, busy_hosts)), near, delays, host_pages, hosts, gone,
+        )  # fmt: skip
 
 
 def _check_limits(n: int, max_depth: int | None, domains: int) -> None:

@@ -20,10 +20,10 @@ def test_calls_that_arrive_during_a_batch_form_the_next_batch() -> None:
 
     async def ask_all() -> list[int]:
         together = Coalescer(work_out, "test", most=4)
-        first = asyncio.create_task(together.ask(0))
+        first = asyncio.ensure_future(together.ask(0))
         while not batches:
             await asyncio.sleep(0)
-        others = [asyncio.create_task(together.ask(n)) for n in range(1, 7)]
+        others = [asyncio.ensure_future(together.ask(n)) for n in range(1, 7)]
         await asyncio.sleep(0)
         go.set()
         return await asyncio.gather(first, *others)
@@ -72,7 +72,7 @@ def test_a_cancelled_call_does_not_affect_the_others() -> None:
 
     async def ask_all() -> int:
         together = Coalescer(work_out, "test")
-        given_up, other = asyncio.create_task(together.ask(1)), asyncio.create_task(together.ask(2))
+        given_up, other = asyncio.ensure_future(together.ask(1)), asyncio.ensure_future(together.ask(2))
         await asyncio.sleep(0)
         given_up.cancel()
         go.set()
