@@ -17,21 +17,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from opic.arrays import Bools, Int32s, Int64s, Uint8s, Uint32s
+from opic.arrays import Bools, Int32s, Int64s, Uint8s
 from opic.errors import StoreError
 from opic.model import windows
 from opic.model.books import Books
 from opic.model.cash import Flag
 from opic.model.crawl_clock import Clocks
-from opic.model.series import Entry, Window
+from opic.model.series import Window
 from opic.query.host_index import HostNames, Sites, frozen, joined
 from opic.query.rankings import Ranking, WindowView, largest
+from opic.query.snapshot_parts import Part
 from opic.replica import Crawl
 from opic.replica.crawl import PAGES_EXACT, Outdated, Place, Rows
 from opic.replica.effect import Head
-from opic.replica.histories import Measures
-from opic.replica.hosts import HostTable
-from opic.replica.replica import Replica, held
 
 T = TypeVar("T")
 
@@ -42,65 +40,6 @@ HEAD_PAGES = 1_024  # Minimum number of top pages sorted at once; they are cache
 VIEWS_KEPT_MAX = 4  # Number of (policy, window) pairs whose estimates a snapshot caches, 16 bytes per page each.
 LOOKS_MAX = 4  # Attempts to read rows and a matching ranking from a store that changes.
 KNOWN_GONE = Flag.KNOWN | Flag.GONE
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A shard's columns, (n,) each, by id, as of one record of its journal."""
-
-    replica: Replica
-    loads: int  # Load count of the replica at that time; after a reload ids may mean other pages.
-    head: Head
-    books: Books
-    series: Int64s  # (m, 3): time, rounds and clock.
-    round_counts: Sequence[Entry]
-    cash: Int64s  # Only meaningful for live pages.
-    sums: Int64s  # H + C, the same.
-    state: Uint8s
-    host: Uint32s
-    hosts: HostTable
-
-    @classmethod
-    def of(cls, replica: Replica) -> "Part":
-        """Copy the columns that change in place.
-
-        Raises:
-            StoreUnavailable: loading the replica failed.
-        """
-        with replica.reading():
-            series = np.array(replica.series, np.int64).reshape(-1, 3)
-            cash, sums = held(replica.books, replica.v, replica.state), replica.spent()
-            sums += cash
-            return cls(
-                replica, replica.loads, replica.head, replica.books, series, replica.round_counts, frozen(cash),
-                frozen(sums), frozen(replica.state.copy()), frozen(replica.host), replica.hosts,
-            )  # fmt: skip
-
-    def histories(self) -> tuple[Measures, tuple[Int64s, Int64s] | None]:
-        """Return the measures of the pages, and the older anchor of each; they may be newer than the columns."""
-        replica = self.replica
-        with replica.lock:
-            if replica.loads != self.loads:
-                raise Outdated
-            rows = replica.columns.row[: len(self.state)]
-            return replica.histories.measures(rows), replica.histories.older_anchors(rows)
-
-    def inflow(self) -> Int64s:
-        """Return the in-flow of the pages, possibly newer than the columns; all 0 if the replica was reloaded since."""
-        with self.replica.lock:
-            if self.replica.loads != self.loads:
-                return np.zeros(len(self.state), np.int64)
-            return self.replica.columns.inflow[: len(self.state)].copy()
-
-    def dangling(self) -> Bools:
-        """Return a mask of the pages that had no links when they were last read."""
-        with self.replica.lock:
-            if self.replica.loads != self.loads:
-                raise Outdated
-            rows = self.replica.columns.row[: len(self.state)]
-            table = self.replica.histories.rows
-            dangling: Bools = (table.reads[rows] > 0) & (table.digest[rows] == 0)
-            return dangling
 
 
 @dataclass(frozen=True)
@@ -246,7 +185,7 @@ class Snapshot:
         return self._keep("clocks", lambda: Clocks(*of))
 
     def _past(self) -> windows.Past:
-        histories = [_until(part, *part.histories()) for part in self.parts]
+        histories = [part.histories() for part in self.parts]
         clocks, anchors = [part[1] for part in histories], [part[3] for part in histories]
         if len(histories) > 1:
             axis = self._clocks()
@@ -439,19 +378,3 @@ class Snapshots:
                     # Keep part of the last duration: a machine that was busy a moment ago may be busy again.
                     self._view_seconds = max(time.monotonic() - began, VIEW_MEMORY * self._view_seconds)
                 return snapshot, view
-
-
-def _until(
-    part: Part, measures: Measures, anchors: tuple[Int64s, Int64s] | None
-) -> tuple[Int64s, Int64s, Int64s, tuple[Int64s, Int64s] | None]:
-    """Remove the measures and anchors of a shard that are newer than its copied columns."""
-    starts, clock, spent = measures.starts, measures.clock, measures.cash
-    then = clock <= part.books.clock
-    if not then.all():
-        counts = np.zeros(len(then) + 1, np.int64)
-        np.cumsum(then, out=counts[1:])
-        starts, clock, spent = counts[starts], clock[then], spent[then]
-    if anchors:
-        then = (anchors[0] > 0) & (anchors[0] <= part.books.clock)
-        anchors = np.where(then, anchors[0], 0), np.where(then, anchors[1], 0)
-    return starts, clock, spent, anchors
