@@ -158,7 +158,7 @@ class Admission:
                 self._tell(shard, self._verdicts[shard].judge(ids, self._rules_of))
 
     def judge_next(self, shard: int) -> int:
-        """Judge the next pages of a shard, in about a third of a millisecond; return their number."""
+        """Judge the next pages of a shard, in a millisecond or two; return their number."""
         with self._lock:
             if not self._judging:
                 return 0

@@ -12,6 +12,9 @@ Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
 
 TOGETHER_MAX: Final = 64
+# Turns of the event loop after a batch, in which callers that were answered can ask again: the first of them would
+# otherwise be answered alone, and hold up the others.
+TURNS_BETWEEN: Final = 6
 
 
 class _Together(Generic[Asked, Answer]):
@@ -82,6 +85,8 @@ class Coalescer(_Together[Asked, Answer]):
                         _give(batch, await loop.run_in_executor(self._threads, self._work_out, asked))
                     except Exception as error:  # noqa: BLE001 - raised to the callers
                         _give(batch, [error] * len(batch))
+                    for _ in range(TURNS_BETWEEN):
+                        await asyncio.sleep(0)
         finally:
             self._free += 1
 

@@ -31,7 +31,7 @@ from opic.query.link_scores import LinkScores
 
 PICKS_MAX: Final = 40  # Attempts of one choice, after a reload of a replica.
 CENSUS_SECONDS: Final = 1.0
-JUDGE_BATCHES: Final = 4  # Batches that a choice judges before it tries again: a millisecond.
+JUDGE_BATCHES: Final = 4  # Batches that a choice judges before it tries again: a few milliseconds.
 JUDGE_SECONDS: Final = 0.02  # How long a choice that has a page goes on when others turn out unfit,
 JUDGE_SECONDS_MAX: Final = 1.0  # and how long one that has none.
 WIDER, WIDER_MAX = 4, 1 << 12  # Factor by which the next try asks for more pages, and the most spare pages.

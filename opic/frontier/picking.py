@@ -17,7 +17,7 @@ from opic.frontier.page_keys import Keys
 from opic.frontier.page_sources import KeySource, ListSource, PageSource
 
 LISTED_PAGES: Final = 1 << 16  # All pages of a domain, or up to a depth, are looked at if they are no more.
-MET_MAX: Final = 16  # Pages met for each wanted one, at most.
+MET_MAX: Final = 4  # Pages met for each wanted one, at most.
 FIRST_DUE: Final = 1_024  # Number of held pages to examine first when looking for the next one to become free.
 SIDES: Final[dict[str, tuple[int, ...]]] = {"any": (0, 1), "discover": (0,), "refresh": (1,), "coverage": (0,)}
 

@@ -79,3 +79,25 @@ def test_a_cancelled_call_does_not_affect_the_others() -> None:
         return await other
 
     assert asyncio.run(ask_all()) == 2
+
+
+def test_callers_that_ask_again_at_once_are_answered_together_again() -> None:
+    batches: list[int] = []
+
+    def work_out(asked: Sequence[int]) -> Sequence[int]:
+        batches.append(len(asked))
+        return asked
+
+    async def ask_all() -> None:
+        together = Coalescer(work_out, "test")
+
+        async def caller(number: int) -> None:
+            for _ in range(5):
+                assert await together.ask(number) == number
+                for _ in range(number % 3):  # Some take longer to come back.
+                    await asyncio.sleep(0)
+
+        await asyncio.gather(*map(caller, range(8)))
+
+    asyncio.run(ask_all())
+    assert batches == [8] * 5
