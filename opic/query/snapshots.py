@@ -112,6 +112,11 @@ class Snapshot:
         return kept
 
     @property
+    def spent(self) -> Int64s:
+        """H, the total history of each page; only meaningful for live pages."""
+        return self.sums - self.cash
+
+    @property
     def host(self) -> Int32s:
         """The host number of each page, an index into `hosts`."""
         return self._keep("host", lambda: self.table.numbers([part.host for part in self.parts]))
@@ -203,7 +208,7 @@ class Snapshot:
             clock=joined(clocks),
             spent=joined([part[2] for part in histories]),
             cash=self.cash,
-            history=self.sums - self.cash,
+            history=self.spent,
             live=self._live(),
             now=self.books.clock,
             anchors=(joined([a[0] for a in known]), joined([a[1] for a in known])) if known else None,
