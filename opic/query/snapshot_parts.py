@@ -16,7 +16,7 @@ from opic.replica.hosts import HostTable
 from opic.replica.replica import Replica, held
 
 COPIES_MAX = 4  # Attempts to copy a replica that is reloaded meanwhile.
-ROOM = 1_024  # A part in so many, or so many pages, may become known while the columns are copied.
+ROOM = 1_024  # Space for pages that become known during a copy: one for every ROOM pages, and at least ROOM.
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ that of a record whose totals have a count of rounds: those of shard 0 of many. 
 changes when pages are offered: their failures, earliest times, priorities. Statuses of pages are in records of any
 version: a program that does not know of them keeps none, and nothing else depends on them.
 Version 8 is that of a record whose totals have what was forgotten or refused: all, once a page of the shard was.
-Version 9 is that of a record with the URLs of so many new pages that they are packed in pieces.
+Version 9 is that of a record whose URLs are packed in pieces, as those of more than 64 new pages are.
 
 The digest of an effect is a hash of its bytes, which include the digest of the previous effect. So a head (LSN and
 digest) identifies one history, whoever wrote it.

@@ -32,7 +32,7 @@ def pack_lines(lines: Sequence[str]) -> bytes:
 
 
 def in_pieces(packed: bytes) -> bool:
-    """Return whether there are so many lines that they are packed in pieces."""
+    """Return whether lines are packed in pieces, as more than LINES_A_PIECE are."""
     return packed.startswith(IN_PIECES)
 
 

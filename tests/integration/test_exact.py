@@ -241,7 +241,9 @@ def test_immediate_answer_equals_the_one_that_waits_for_the_store(
             return found if found[0] is not None else None  # While a thread follows, there is no answer.
 
         first, unknown, bad, slow = wait_until(together, WAIT_SECONDS)
-        assert first.pages == wait_until(lambda: at_hand(query, asks[0]), WAIT_SECONDS).pages
+        again = wait_until(lambda: at_hand(query, asks[0]), WAIT_SECONDS)
+        assert (first.pages, first.rank_as_of) == (again.pages, again.rank_as_of)
+        assert first.as_of <= again.as_of
         assert isinstance(bad, BadInput)
         assert (unknown, slow) == (None, None)
     finally:

@@ -1,4 +1,4 @@
-"""What traps look like: shapes of URLs, and sites that nobody pays for."""
+"""Traps: shapes of URLs that are held back, and sites that get no cash from other sites."""
 
 from typing import Any
 
