@@ -50,4 +50,4 @@ def without_logins(text: str) -> str:
     >>> without_logins("http://user:secret@host/@a and http://host/b@c")
     'http://…@host/@a and http://host/b@c'
     """
-    return _LOGIN.sub(f"{HIDDEN}@", text)
+    return _LOGIN.sub(f"{HIDDEN}@", text) if "@" in text else text  # Most have none: a twentieth of the time.

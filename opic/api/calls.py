@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from opic.api import bodies, queries
-from opic.api.coalescing import Coalescer, SameTurn, while_connected
+from opic.api.coalescing import Coalescer, InLoop, while_connected
 from opic.api.event_bodies import Intake, take
 from opic.api.problems import Json, Problem
 from opic.api.request_bodies import idempotency_key, media_type, read_body
@@ -67,7 +67,7 @@ class Calls:
         self._settings = service.backend.settings
         self._pages = Coalescer[Ask, ImportanceAnswer](self._importances, "importance")
         self._slow_pages = Coalescer[Ask, ImportanceAnswer](self._importances, "slow importance", 1, SLOW_THREADS)
-        self._at_hand = SameTurn[Ask, ImportanceAnswer | None](self._found_at_hand)
+        self._at_hand = InLoop[Ask, ImportanceAnswer | None](self._found_at_hand)
         self._ready_threads: anyio.CapacityLimiter | None = None
         # Slow on a Kafka topic or a long series: one thread each answers all waiting requests together.
         self._dead_letters = Coalescer(self._newest_letters, "opic-letters")

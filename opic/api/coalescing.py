@@ -15,6 +15,7 @@ TOGETHER_MAX: Final = 64
 # Turns of the event loop after a batch, in which callers that were answered can ask again: the first of them would
 # otherwise be answered alone, and hold up the others.
 TURNS_BETWEEN: Final = 6
+GROWING_TURNS_MAX: Final = 4  # Turns in which requests for what is at hand may come to share an answer.
 
 
 class _Together(Generic[Asked, Answer]):
@@ -95,11 +96,11 @@ class Coalescer(_Together[Asked, Answer]):
         self._threads.shutdown(wait=False)
 
 
-class SameTurn(_Together[Asked, Answer]):
-    """Answers the requests that come in one turn of the event loop together, in the loop itself.
+class InLoop(_Together[Asked, Answer]):
+    """Answers requests in the event loop itself: those of one turn, and of the next ones while more come, together.
 
     >>> async def both() -> list[int]:
-    ...     doubled = SameTurn[int, int](lambda asked: [2 * n for n in asked])
+    ...     doubled = InLoop[int, int](lambda asked: [2 * n for n in asked])
     ...     return await asyncio.gather(doubled.ask(1), doubled.ask(2))
     >>> asyncio.run(both())
     [2, 4]
@@ -112,9 +113,13 @@ class SameTurn(_Together[Asked, Answer]):
 
     def _came(self, loop: asyncio.AbstractEventLoop) -> None:
         if len(self._waiting) == 1:
-            loop.call_soon(self._answer)
+            loop.call_soon(self._turn, loop, GROWING_TURNS_MAX, 0)
 
-    def _answer(self) -> None:
+    def _turn(self, loop: asyncio.AbstractEventLoop, turns: int, before: int) -> None:
+        """Answer what waits, unless more has come in this turn and there are turns left."""
+        if turns and len(self._waiting) > before:
+            loop.call_soon(self._turn, loop, turns - 1, len(self._waiting))
+            return
         batch, self._waiting = self._waiting, []
         try:
             _give(batch, self._work_out([asked for asked, _ in batch]))

@@ -6,7 +6,7 @@ Paths are fixed strings, or end with one parameter, as `/v1/local/{domain}` does
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote_plus
+from urllib.parse import unquote_to_bytes
 
 from msgspec import Struct
 from starlette.concurrency import run_in_threadpool
@@ -110,8 +110,12 @@ def _taker(parameter: inspect.Parameter) -> Callable[[Request], Any]:
 def _parameters(query: bytes) -> dict[str, str]:
     """Return the parameters of a query string. If one is repeated, the last one counts.
 
-    >>> _parameters(b"url=http%3A%2F%2Fa.example%2F%C3%A9&n=1&n=2&flag")
-    {'url': 'http://a.example/é', 'n': '2', 'flag': ''}
+    >>> _parameters(b"url=http%3A%2F%2Fa.example%2F%C3%A9+%2B&n=1&n=2&flag")
+    {'url': 'http://a.example/é +', 'n': '2', 'flag': ''}
     """
-    pairs = (part.partition("=") for part in query.decode("latin-1").split("&") if part)
-    return {unquote_plus(name): unquote_plus(value) for name, _, value in pairs}
+    pairs = (part.partition(b"=") for part in query.replace(b"+", b" ").split(b"&") if part)
+    return {_unquoted(name): _unquoted(value) for name, _, value in pairs}
+
+
+def _unquoted(given: bytes) -> str:
+    return unquote_to_bytes(given).decode(errors="replace")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from opic.api.coalescing import Coalescer
+from opic.api.coalescing import GROWING_TURNS_MAX, Coalescer, InLoop
 
 
 def test_calls_that_arrive_during_a_batch_form_the_next_batch() -> None:
@@ -101,3 +101,44 @@ def test_callers_that_ask_again_at_once_are_answered_together_again() -> None:
 
     asyncio.run(ask_all())
     assert batches == [8] * 5
+
+
+def test_requests_of_a_few_turns_of_the_loop_share_an_answer_and_a_lone_one_waits_two_turns() -> None:
+    batches: list[list[int]] = []
+
+    def work_out(asked: Sequence[int]) -> Sequence[int]:
+        batches.append(list(asked))
+        return asked
+
+    async def ask_all() -> None:
+        together, waiting = InLoop(work_out), list[asyncio.Future[int]]()
+        waiting.append(together.ask(0))
+        for _ in range(2):
+            assert not batches
+            await asyncio.sleep(0)
+        assert batches == [[0]]
+        for number in range(1, 2 * GROWING_TURNS_MAX):  # One in each turn, without an end.
+            waiting.append(together.ask(number))
+            await asyncio.sleep(0)
+        assert await asyncio.gather(*waiting) == list(range(2 * GROWING_TURNS_MAX))
+
+    asyncio.run(ask_all())
+    assert batches[:2] == [[0], list(range(1, GROWING_TURNS_MAX + 2))]
+
+
+def test_an_error_in_the_loop_reaches_each_call_and_the_next_one_is_answered() -> None:
+    def work_out(asked: Sequence[int]) -> Sequence[int | Exception]:
+        if 0 in asked:
+            raise ConnectionError("away")
+        return [ValueError(f"no {n}") if n == 2 else n for n in asked]
+
+    async def ask_all() -> list[int | BaseException]:
+        together = InLoop(work_out)
+        first = await asyncio.gather(together.ask(0), together.ask(1), return_exceptions=True)
+        return [*first, *await asyncio.gather(together.ask(2), together.ask(3), return_exceptions=True)]
+
+    away, also, bad, fine = asyncio.run(ask_all())
+    assert isinstance(away, ConnectionError)
+    assert isinstance(also, ConnectionError)
+    assert isinstance(bad, ValueError)
+    assert fine == 3
