@@ -37,10 +37,10 @@ from opic.model.books import BY_CLASS, SCALARS, Books
 from opic.model.cash import CLASSES_MAX
 from opic.model.page_links import NO_LINKS, PageLinks
 from opic.model.trust import pack_weights, unpack_weights
-from opic.replica.packed_lines import in_pieces, pack_lines
+from opic.replica.packed_lines import pack_frame
 
 MAGIC: Final = b"OPIJ"
-VERSION: Final = 9
+VERSION: Final = 9  # Like 8, with URLs in pieces; read, and not written any more.
 USUAL_VERSION: Final = 4  # Of records that have nothing that is new in a later version.
 LINKS_VERSION: Final = 5  # Of records that end the keeping of links, or say which of them are new.
 COUNT_VERSION: Final = 6  # Of records whose totals have a count of rounds.
@@ -147,7 +147,7 @@ class Effect:
     near_new: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
     far_new: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
     restored: bytes = b""  # A random token in a record appended by a restore: it makes this history unique.
-    packed_urls: bytes = b""  # By `pack_lines`.
+    packed_urls: bytes = b""  # By `pack_frame`.
     digest: bytes = NO_DIGEST  # Digest of the packed record. `pack` and `unpack` set it, and the size.
     size: int = 0
 
@@ -182,7 +182,7 @@ class Effect:
     def pack(self) -> bytes:
         """Return the packed record; set `packed_urls`, `digest` and `size`."""
         if self.urls and not self.packed_urls:
-            self.packed_urls = pack_lines(self.urls)
+            self.packed_urls = pack_frame(self.urls)
         packed_rare: bytes = msgpack.packb(self._rare_fields())
         arrays, version = [getattr(self, name) for name, _ in SECTIONS], self._version()
         totals = _numbers(self.books, len(SCALARS) - (TOTALS - TOTALS_OF[version]))
@@ -198,8 +198,6 @@ class Effect:
 
     def _version(self) -> int:
         """Return the earliest version that has all that is in this record."""
-        if in_pieces(self.packed_urls):
-            return VERSION
         if self.books.forgotten or self.books.sent_to_forgotten:
             return FORGOTTEN_VERSION
         if len(self.offer_page):

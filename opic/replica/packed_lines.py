@@ -3,7 +3,7 @@
     up to 64 lines        a zstd frame of the lines, separated by line feeds
     more                  "P"; the number of pieces and where each ends, uint32, little-endian; their frames
 
-Earlier programs packed any number of lines in one frame. Such lists are read as well.
+Lists that are rarely read for one string are in one frame, which is smaller by a seventh: the URLs of a record.
 """
 
 from collections.abc import Sequence
@@ -25,19 +25,24 @@ PIECE_BYTES_MAX: Final = 1 << 30  # Unpacked.
 def pack_lines(lines: Sequence[str]) -> bytes:
     """Pack strings that contain no line feed."""
     if len(lines) <= LINES_A_PIECE:
-        return _packed(lines)
-    pieces = [_packed(lines[first : first + LINES_A_PIECE]) for first in range(0, len(lines), LINES_A_PIECE)]
+        return pack_frame(lines)
+    pieces = [pack_frame(lines[first : first + LINES_A_PIECE]) for first in range(0, len(lines), LINES_A_PIECE)]
     ends = accumulate(map(len, pieces))
     return b"".join([IN_PIECES, pack(f"<{1 + len(pieces)}I", len(pieces), *ends), *pieces])
 
 
+def pack_frame(lines: Sequence[str]) -> bytes:
+    """Pack strings that contain no line feed in one frame, whatever their number."""
+    return compress("\n".join(lines).encode())
+
+
 def in_pieces(packed: bytes) -> bool:
-    """Return whether lines are packed in pieces, as more than LINES_A_PIECE are."""
+    """Return whether lines are packed in pieces, as `pack_lines` does with more than LINES_A_PIECE."""
     return packed.startswith(IN_PIECES)
 
 
 def unpack_urls(packed: bytes) -> list[str]:
-    """Return all lines packed by `pack_lines`.
+    """Return all lines packed by `pack_lines` or `pack_frame`.
 
     Raises:
         StoreDamaged: they can't be unpacked.
@@ -81,10 +86,6 @@ def text_of(lines: bytes) -> str:
         return lines.decode()
     except UnicodeDecodeError as error:
         raise _damaged(error) from error
-
-
-def _packed(lines: Sequence[str]) -> bytes:
-    return compress("\n".join(lines).encode())
 
 
 def _ends(packed: bytes) -> tuple[tuple[int, ...], int]:

@@ -1,4 +1,8 @@
-"""URLs of the newest pages, which the checkpoint may lack: kept in memory, compressed as in the journal."""
+"""URLs of the newest pages, which the checkpoint may lack: kept in memory, compressed.
+
+A record's URLs come in one frame. The first read of one of them packs them in pieces: many are written to the
+checkpoint without ever being read here.
+"""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -87,6 +91,6 @@ class UrlTail:
         at = bisect_right(self._chunks, page, key=_first_of) - 1
         chunk = self._chunks[at]
         first, lines = lines_around(chunk.packed, page - chunk.first)
-        if len(lines) > LINES_A_PIECE:  # An earlier program packed it. The next read need not unpack all of it.
+        if len(lines) > LINES_A_PIECE:  # A frame; the next read need not unpack all of it.
             self._chunks[at] = _Chunk(chunk.first, chunk.count, pack_lines([text_of(line) for line in lines]))
         return chunk.first + first, lines

@@ -7,8 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opic.errors import StoreDamaged
-from opic.model.compression import compress
-from opic.replica.packed_lines import LINES_A_PIECE, in_pieces, lines_around, pack_lines, text_of, unpack_urls
+from opic.replica.packed_lines import (
+    LINES_A_PIECE,
+    in_pieces,
+    lines_around,
+    pack_frame,
+    pack_lines,
+    text_of,
+    unpack_urls,
+)
 
 LINES = [f"https://host-{n % 9}.example/\u00fc/{n}" for n in range(5 * LINES_A_PIECE)]
 counts = st.integers(1, len(LINES)) | st.sampled_from([LINES_A_PIECE - 1, LINES_A_PIECE, LINES_A_PIECE + 1])
@@ -43,8 +50,8 @@ def test_empty_lines_and_no_lines_are_read() -> None:
 
 
 @given(st.integers(1, 300))
-def test_lines_that_an_earlier_program_packed_in_one_frame_are_read(count: int) -> None:
-    packed = compress("\n".join(LINES[:count]).encode())
+def test_lines_in_one_frame_are_read_alone_and_all_together(count: int) -> None:
+    packed = pack_frame(LINES[:count])
     assert unpack_urls(packed) == LINES[:count]
     assert lines_around(packed, count - 1) == (0, [line.encode() for line in LINES[:count]])
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opic.model.compression import compress
-from opic.replica.packed_lines import LINES_A_PIECE, in_pieces, pack_lines
+from opic.replica.packed_lines import LINES_A_PIECE, in_pieces, pack_frame
 from opic.replica.url_tail import UrlTail
 
 SIZES = [1, 2, LINES_A_PIECE - 1, LINES_A_PIECE, LINES_A_PIECE + 1, 3 * LINES_A_PIECE]
@@ -22,7 +21,7 @@ def filled(first: int, counts: list[int]) -> UrlTail:
     tail = UrlTail()
     tail.start(first)
     for count in counts:
-        tail.append(count, pack_lines([url(page) for page in range(tail.end, tail.end + count)]))
+        tail.append(count, pack_frame([url(page) for page in range(tail.end, tail.end + count)]))
     return tail
 
 
@@ -53,10 +52,10 @@ def test_run_that_is_partly_missing_is_refused() -> None:
             tail.run(first, end)
 
 
-def test_chunk_of_an_earlier_program_is_packed_in_pieces_at_its_first_read() -> None:
+def test_urls_of_a_record_are_packed_in_pieces_at_their_first_read() -> None:
     tail = UrlTail()
     tail.start(5)
-    tail.append(200, compress("\n".join(map(url, range(5, 205))).encode()))
+    tail.append(200, pack_frame([url(page) for page in range(5, 205)]))
     assert tail.get([100, 204]) == {100: url(100), 204: url(204)}
     assert in_pieces(tail._chunks[0].packed)
     assert tail.run(5, 205) == [url(page) for page in range(5, 205)]
