@@ -31,7 +31,8 @@ PURGE_IDLE_SECONDS = 1.0  # URLs of forgotten pages are purged so long after the
 PURGE_BUSY_SECONDS = 60.0  # or at the latest while there are always records to process.
 GATHER_SECONDS = 0.01  # Time from one step to the next while few records come: those of this time share a step,
 FEW_RECORDS = 32  # whose cost hardly depends on their number, for the worker and for the readers of the journal.
-DELIVER_SECONDS = 0.1  # Minimum time between deliveries while there are records to process.
+DELIVER_SHARE = 0.2  # Of a worker's time, the most that deliveries take while there are records to process:
+DELIVER_SECONDS, DELIVER_SECONDS_MAX = 0.1, 1.0  # the pause between two is so long, within these limits.
 BACKOFF_FIRST_SECONDS = 0.1
 BACKOFF_MAX_SECONDS = 5.0
 SAY_UNKNOWN_SECONDS = 60.0  # Minimum time between two log lines about unknown fields of events.
@@ -341,21 +342,24 @@ class _Courier:
 
     def __init__(self, writer: Writer, source: RecordSource, watch: WorkerWatch) -> None:
         self._writer, self._source, self._watch = writer, source, watch
-        self._swept, self._last = False, 0.0
+        self._swept, self._next = False, 0.0  # When the next delivery is due, monotonic.
 
     def carry(self, *, idle: bool) -> None:
-        """Deliver if DELIVER_SECONDS have passed, or at once if the worker is idle. Purge what was forgotten."""
+        """Deliver if it is time to, or at once if the worker is idle. Purge what was forgotten."""
         self._writer.purge(PURGE_IDLE_SECONDS if idle else PURGE_BUSY_SECONDS)
+        began = time.monotonic()
         if not self._swept:
             self._swept = self._deliver(None)
-        elif idle or time.monotonic() - self._last >= DELIVER_SECONDS:
+        elif idle or began >= self._next:
             ours, partitions = self._source.partitions
             shards = {shard for partition in ours for shard in self._writer.responsible(partition, partitions)}
             if shards:
                 self._deliver(sorted(shards))
         else:
             return
-        self._last = time.monotonic()
+        now = time.monotonic()
+        pause = (now - began) * (1 - DELIVER_SHARE) / DELIVER_SHARE
+        self._next = now + min(max(pause, DELIVER_SECONDS), DELIVER_SECONDS_MAX)
 
     def _deliver(self, shards: Collection[int] | None) -> bool:
         """Deliver to shards; return False if a backup holds deliveries, which does not stop events."""
