@@ -6,7 +6,8 @@ be negative, and so may the cash of a gone page (it returns its grants, but its 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Final
+from operator import attrgetter
+from typing import Any, Final
 
 from opic.errors import StoreFull
 from opic.model.cash import (
@@ -91,9 +92,11 @@ class Books:
         """
         if len(parts) == 1:
             return parts[0]
-        books = cls(**{name: sum(getattr(part, name) for part in parts) for name in SCALARS}, extra=parts[0].extra)
+        sums = map(sum, zip(*map(_scalars_of, parts), strict=True))  # Each answer has one of these.
+        scalars: dict[str, Any] = dict(zip(SCALARS, sums, strict=True))
+        books = cls(**scalars, extra=parts[0].extra)
         for name in ("known_by", "live_by", "open_by"):
-            setattr(books, name, tuple(map(sum, zip(*(getattr(part, name) for part in parts), strict=True))))
+            setattr(books, name, tuple(map(sum, zip(*map(attrgetter(name), parts), strict=True))))
         books.credit, books.time_us = (max(getattr(part, name) for part in parts) for name in ("credit", "time_us"))
         if not rules.continuous:
             least = 1 + books.links // max(books.reads, 1)
@@ -428,3 +431,4 @@ BALANCES: Final = ("pool", "net", "open_cash", "v_gone")
 BY_CLASS: Final = ("extra", "known_by", "live_by", "open_by")
 BOOK_FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Books))
 SCALARS = tuple(name for name in BOOK_FIELDS if name not in BY_CLASS)
+_scalars_of = attrgetter(*SCALARS)

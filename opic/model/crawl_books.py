@@ -45,5 +45,6 @@ def grants_due_of(parts: Sequence[Books]) -> int:
     return sum(
         (by_weight(credit, part.extra[slot]) - part.credit_of(slot)) * part.live_of(slot)
         for part in parts
+        if part.credit < credit
         for slot in range(CLASSES_MAX)
     )

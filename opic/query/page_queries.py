@@ -290,7 +290,8 @@ class PageQuery:
 
     def entries(self, places: dict[str, Place], rows: Rows, ranking: Ranking | None) -> dict[str, dict[str, object]]:
         """Return the static entries of known pages by URL; see `entries_of`."""
-        books, bound = Books.merged(rows.books, self.crawl.rules), self.error_bound(rows.books)
+        books = Books.merged(rows.books, self.crawl.rules)
+        bound = self.error_bound(rows.books, books)
         terms: dict[str, object] = {
             "policy": "static",
             "window": None,
@@ -329,17 +330,18 @@ class PageQuery:
             return None
         return {"url": canonical, "measures": measures_of(rows)}
 
-    def error_bound(self, parts: Sequence[Books]) -> float | None:
+    def error_bound(self, parts: Sequence[Books], whole: Books | None = None) -> float | None:
         """Return the bound on the static estimate's error, from the shards' books, or None if it says nothing.
 
+        Callers that have merged the books give them as `whole`.
         It is None under the continuous payout, and while new weights are on their way to some of the shards. It is
-        also None once a weight was cut, on a store that changes faster
-        than its snapshots: what pages owe is not in any total, and a snapshot's sum of it is then of another instant.
+        also None once a weight was cut, on a store that changes faster than its snapshots: what pages owe is not in any
+        total, and a snapshot's sum of it is then of another instant.
         """
         rules, debt = self.crawl.rules, 0
         if rules.continuous or not same_weights(parts):
             return None
-        books = Books.merged(parts, rules)
+        books = whole or Books.merged(parts, rules)
         if books.cuts:
             snapshot = self.snapshots.fresh()
             if [part.books for part in snapshot.parts] != list(parts):
