@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -26,7 +27,6 @@ from opic.query.snapshots import Snapshot
 from opic.replica import Crawl
 from opic.replica.crawl import Outdated, Place
 from opic.urls.canonical import canonical_url, host_of, registered_domain
-from opic.urls.rules import RuleBook
 from opic.urls.traps import WINDOW, Shapes, Verdict
 
 log = logging.getLogger("opic.frontier")
@@ -36,26 +36,7 @@ WEIGH_REST: Final = 200  # Pause between two weighings of hosts and sites, as a 
 WEIGH_SECONDS_MIN: Final = 0.1  # and its minimum in seconds.
 SPARED_SECONDS: Final = 1.0  # Interval between two pages of an outgrown site when no other page is available.
 NO_LIMIT: Final = 1 << 40
-RULES_OF_MAX: Final = 1 << 16  # About 10 MB.
-FIELDS: Final = ("rules", "traps")
-NOTHING_GIVEN: Final = (
-    "neither rules nor traps are given: to remove all rules, give an empty list of rules; for the default thresholds, "
-    "an empty object of traps"
-)
-
-
-class _RulesOf(dict[int, tuple[int, ...]]):
-    """The rules of each host, by host number, looked up on first use; those of up to RULES_OF_MAX hosts are kept."""
-
-    def __init__(self, book: RuleBook, hosts: HostNames) -> None:
-        super().__init__()
-        self._book, self._hosts = book, hosts
-
-    def __missing__(self, number: int) -> tuple[int, ...]:
-        if len(self) >= RULES_OF_MAX:
-            self.clear()
-        self[number] = rules = self._book.of_host(self._hosts[number])
-        return rules
+RULES_OF_MAX: Final = 1 << 16  # Hosts whose rules are remembered: about 10 MB.
 
 
 class Admission:
@@ -92,7 +73,8 @@ class Admission:
         self._begin()
 
     def _begin(self) -> None:
-        self._rules_of = _RulesOf(self._policy.book, self._table)
+        book, hosts = self._policy.book, self._table
+        self._rules_of = lru_cache(RULES_OF_MAX)(lambda number: book.of_host(hosts[number]))
         self._weighed, self._weighed_at, self._weighing_took = Weighed(self._crawl), float("-inf"), 0.0
         self._window = deque[int](maxlen=WINDOW)  # The hosts of the last suggestions.
         self._spared: dict[str, float] = {}  # When a page of each outgrown site was last handed out.

@@ -14,20 +14,19 @@ from opic.urls.traps import Traps, outgrown
 PAGES_AT_ONCE: Final = 1 << 16  # Takes about a millisecond.
 
 
-def sums_by_host(replica: Replica, look: Callable[[tuple[Any, Any]], tuple[Any, Any]]) -> Float64s:
+def sums_by_host(replica: Replica, value: Callable[[Any, Any], Any]) -> Float64s:
     """Sum a value over the pages of each host of a shard, in batches, releasing the replica's lock between batches.
 
     Args:
         replica: the replica of the shard.
-        look: takes states and in-flows of pages; returns which pages count, and their weights (None: 1 each).
+        value: takes states and in-flows of pages; returns their values, (n,).
     """
     sums = np.zeros(len(replica.hosts))
     for first in range(0, len(replica), PAGES_AT_ONCE):
         part = slice(first, min(first + PAGES_AT_ONCE, len(replica)))
         with replica.lock:
-            counts, weights = look((replica.state[part], replica.columns.inflow[part]))
-            hosts = replica.host[part][counts]
-            sums += np.bincount(hosts, weights, minlength=len(sums))[: len(sums)]
+            values = value(replica.state[part], replica.columns.inflow[part])
+            sums += np.bincount(replica.host[part], values, minlength=len(sums))[: len(sums)]
     return sums
 
 
@@ -84,7 +83,7 @@ def large_hosts(crawl: Crawl, traps: Traps) -> list[int]:
     """Return the numbers of the hosts with more known pages than `traps.host_pages`."""
     hosts, most = list[int](), traps.host_pages
     for shard, replica in enumerate(crawl.replicas if most else ()):
-        pages = sums_by_host(replica, lambda part: ((part[0] & Flag.KNOWN) != 0, None))
+        pages = sums_by_host(replica, lambda state, _: (state & Flag.KNOWN) != 0)
         hosts += (np.flatnonzero(pages > most) * len(crawl) + shard).tolist()
     return hosts
 
@@ -97,7 +96,7 @@ def outgrown_sites(crawl: Crawl, traps: Traps) -> list[str]:
         return []
     by_domain, suspected = [], set[str]()
     for replica in replicas:
-        counts = sums_by_domain(replica, sums_by_host(replica, lambda part: ((part[0] & Flag.OPEN) != 0, None)))
+        counts = sums_by_domain(replica, sums_by_host(replica, lambda state, _: (state & Flag.OPEN) != 0))
         with replica.lock:
             domains = replica.hosts.domains
             # A site's hosts are in several shards. If the site exceeds the limit, it exceeds 1/n of the limit in
@@ -105,19 +104,19 @@ def outgrown_sites(crawl: Crawl, traps: Traps) -> list[str]:
             many = np.flatnonzero(counts > traps.site_reads // len(replicas)).tolist()
             suspected |= {registered_domain(replica.hosts.names[int((domains == d).argmax())]) for d in many}
         by_domain.append(counts)
-    grant, found = rules.round_grains(live) / max(live, 1), []
     sums = {site: _sum_of(crawl, site, by_domain) for site in suspected}
     sums = {site: count for site, count in sums.items() if outgrown(count, reads - count, 0, 1, traps)}
     if not sums:
         return []
     came = [
-        sums_by_domain(replica, sums_by_host(replica, lambda part: (slice(None), np.maximum(part[1], 0))))
-        for replica in replicas
+        sums_by_domain(replica, sums_by_host(replica, lambda _, inflow: np.maximum(inflow, 0))) for replica in replicas
     ]
-    for site, count in sorted(sums.items()):
-        if outgrown(count, reads - count, _sum_of(crawl, site, came), grant, traps):
-            found.append(site)
-    return found
+    grant = rules.round_grains(live) / max(live, 1)
+    return [
+        site
+        for site, count in sorted(sums.items())
+        if outgrown(count, reads - count, _sum_of(crawl, site, came), grant, traps)
+    ]
 
 
 def _sum_of(crawl: Crawl, site: str, by_domain: Sequence[Any]) -> Any:

@@ -5,7 +5,7 @@ it is chosen, a page keeps its former verdict: so a change costs no call more th
 stays denied never comes back into the order.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +22,7 @@ CLOSED: Final = np.uint8(0x7F)  # The other bits.
 DENIED: Final = np.uint8(Verdict.DENIED)
 TERMS_MAX: Final = 1 << 15  # With more revisit times, of former rules too, those of no page are forgotten.
 NONE: Final = np.empty(0, np.int64)
+RulesOf = Callable[[int], Sequence[int]]  # Takes the number of a host; returns the numbers of its rules.
 
 
 class Verdicts:
@@ -90,7 +91,7 @@ class Verdicts:
         verdicts[: len(known)] = known & CLOSED
         return verdicts
 
-    def go_on(self, rules_of: Mapping[int, Sequence[int]]) -> Int64s:
+    def go_on(self, rules_of: RulesOf) -> Int64s:
         """Judge the next pages, at most URLS_AT_ONCE; return those whose verdict or revisit time changed."""
         pages = len(self._replica)
         if self.pages >= pages:
@@ -99,9 +100,9 @@ class Verdicts:
         urls, ids = self._crawl.urls_in(self._shard, range(first, last)), np.arange(first, last)
         said = self._shapes.judge_all(urls) if self._traps.on else bytearray(len(urls))
         self.pages = last
-        return self._by_rules(urls, ids, said, rules_of)
+        return self._note(urls, ids, said, rules_of)
 
-    def judge(self, ids: Int64s, rules_of: Mapping[int, Sequence[int]]) -> Int64s:
+    def judge(self, ids: Int64s, rules_of: RulesOf) -> Int64s:
         """Judge those pages that have no verdict by the present rules; return what `go_on` does."""
         new = ids[(self.of(ids) & OPEN) != 0]
         if not len(new):
@@ -110,24 +111,20 @@ class Verdicts:
         urls = [url_of[self._shard, page] for page in new.tolist()]
         shapes, on = self._shapes, self._traps.on
         said = bytearray(shapes.judge(url, count=False) if on else Verdict.FREE for url in urls)
-        return self._by_rules(urls, new, said, rules_of)
+        return self._note(urls, new, said, rules_of)
 
-    def _by_rules(
-        self, urls: Sequence[str], ids: Int64s, said: bytearray, rules_of: Mapping[int, Sequence[int]]
-    ) -> Int64s:
-        """Overrule what the shapes of URLs said, and note it; return what `go_on` does."""
+    def _note(self, urls: Sequence[str], ids: Int64s, said: bytearray, rules_of: RulesOf) -> Int64s:
+        """Note what the shapes of URLs said, unless a rule decides; return what `go_on` does."""
         book, terms = self._book, np.zeros(len(ids), np.uint16)
         if book.rules:
             hosts = (self._replica.columns.host[ids].astype(np.int64) * len(self._crawl) + self._shard).tolist()
             for at, (url, host) in enumerate(zip(urls, hosts, strict=True)):
-                if (among := rules_of[host]) and (number := book.first(url, among)) is not None:
+                if (among := rules_of(host)) and (number := book.first(url, among)) is not None:
                     rule = book.rules[number]
                     said[at] = Verdict.ALLOWED if rule.effect == "allow" else Verdict.DENIED
                     if rule.revisit_seconds is not None:
                         terms[at] = self._term_of[rule.revisit_seconds]
-        return self._note(ids, np.frombuffer(said, np.uint8), terms)
-
-    def _note(self, ids: Int64s, verdicts: Uint8s, terms: Any) -> Int64s:
+        verdicts = np.frombuffer(said, np.uint8)
         changed = self.shut(ids) != is_shut(verdicts)
         pages, known = int(ids.max()) + 1, len(self._replica)
         if self._revisiting:
