@@ -99,12 +99,6 @@ class ShardCall:
     pages: list[ChosenPage] = field(default_factory=list)
     parts: list[RequestPart] = field(default_factory=list)  # Of the first pages; those after them are spares.
 
-    def add(self, page: ChosenPage, part: RequestPart | None) -> None:
-        """Add a page for a request part, or a spare page if `part` is None."""
-        self.pages.append(page)
-        if part is not None:
-            self.parts.append(part)
-
     def quotas(self) -> Iterator[tuple[RequestPart, int]]:
         """Yield each request part, and its number of pages."""
         for _, group in groupby(self.parts, key=id):

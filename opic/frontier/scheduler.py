@@ -44,6 +44,7 @@ PAGES_TOGETHER: Final = 2_000  # Requests for more pages in total are answered o
 PATIENT_TURNS: Final = 4  # Turns that wait for the news of other endpoints; then we choose by what we know.
 TURNS_MAX: Final = 200  # Maximum number of turns of one call; it then answers with the pages it has.
 log = logging.getLogger("opic.frontier")
+_Chosen = tuple[int, ChosenPage, RequestPart | None]  # The shard, a page there, and what it is for; None: a spare page.
 
 
 class Scheduler:
@@ -77,7 +78,7 @@ class Scheduler:
     def peek(self, request: PagesRequest) -> list[Place]:
         """Return the places of the pages that would be handed out next."""
         orders = self._orders.of([request])
-        with self._inspecting():
+        with self._locked():
             self.choices.use(orders)
             self.hot.look()
             picked = self.choices.pick(request.choice(request.mode, request.hosts), request.n)
@@ -85,17 +86,17 @@ class Scheduler:
 
     def census(self) -> Int64s:
         """Count the known pages by class and by what holds them back; see `opic.frontier.page_counts.PageCounts`."""
-        with self._inspecting():
+        with self._locked():
             self.hot.prepare()
             return self.hot.census()
 
     @contextmanager
-    def _inspecting(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         with self._lock:
             try:
                 yield
             except BaseException:
-                self.hot.drop()  # The orders may be partly updated.
+                self.hot.drop()  # The orders may be partly updated, and leases granted that we do not know of.
                 raise
 
     # Serving requests.
@@ -104,7 +105,7 @@ class Scheduler:
         """Lease pages for each request, as if they had come one after the other; see `Frontier.next`."""
         orders, runs = self._orders.of(requests), server_runs(self.crawl)
         given: list[Lease] = []
-        with self._lock:
+        with self._locked():
             self.choices.use(orders)
             answers: list[dict[str, object]] = []
             at = 0
@@ -113,26 +114,18 @@ class Scheduler:
                 while end < len(requests) and pages + requests[end].n <= PAGES_TOGETHER:
                     pages += requests[end].n
                     end += 1
-                try:
-                    answers += self._serve_steadily(requests[at:end])
-                except BaseException:
-                    self.hot.drop()  # It is unknown which of the requested leases were granted.
-                    raise
+                answers += self._serve_steadily(requests[at:end])
                 given += self._given
                 at = end
         try:
             await_leases(self.crawl, given, runs)
         except StoreError:
-            self._release_again(given)
+            try:  # No crawler received them, and a lease that expires counts as a failed fetch.
+                self._release(given)
+            except StoreError as error:
+                log.warning("%d leases that no crawler received remain until they expire: %s", len(given), error)
             raise
         return answers
-
-    def _release_again(self, leases: Sequence[Lease]) -> None:
-        """Release leases that no crawler received: one that expires counts as a failed fetch."""
-        try:
-            self._release(leases)
-        except StoreError as error:
-            log.warning("%d leases that no crawler received remain until they expire: %s", len(leases), error)
 
     def _serve_steadily(self, requests: Sequence[PagesRequest]) -> list[dict[str, object]]:
         """Serve requests from one history: start over if a replica was reloaded in the meantime."""
@@ -230,52 +223,52 @@ class Scheduler:
             groups.setdefault(part.choice, []).append(part)
         if len(self.crawl) > 1 or len(groups) > 1:
             spare = 0  # Several would compete for spares.
-        by_shard: dict[int, list[ShardCall]] = {}
-        leases = self.hot.running()
+        leases, chosen = self.hot.running(), list[_Chosen]()
         ration = self.admission.ration(idle=idle) if self.admission else None
         for by, group in groups.items():
             # A request for domains is not limited by their share of the crawl.
-            leases += self._choose_group(by, group, spare, None if by.domains else ration, by_shard, leases)
+            chosen += self._choose_group(by, group, spare, None if by.domains else ration, leases + len(chosen))
+        by_shard: dict[int, list[ShardCall]] = {}
+        for shard, page, wanting in chosen:
+            calls = by_shard.setdefault(shard, [])
+            if not calls or len(calls[-1].pages) >= PAGES_A_CALL:
+                calls.append(ShardCall(shard))
+            calls[-1].pages.append(page)
+            if wanting is not None:
+                calls[-1].parts.append(wanting)
         return [call for calls in by_shard.values() for call in calls]
 
-    def _choose_group(  # noqa: PLR0917 - what one choice is made of
-        self,
-        by: Choice,
-        group: Sequence[RequestPart],
-        spare: int,
-        ration: Ration | None,
-        by_shard: dict[int, list[ShardCall]],
-        leases: int,
-    ) -> int:
-        """Choose pages for parts that share a choice, and add them to the calls; return how many."""
+    def _choose_group(
+        self, by: Choice, group: Sequence[RequestPart], spare: int, ration: Ration | None, leases: int
+    ) -> list[_Chosen]:
+        """Choose pages for parts that share a choice, in the order of the parts, and spare ones after them."""
         spare = spare if by.hosts is None else 0  # Spares are of other hosts than the first.
         picked = self.choices.pick(by, sum(part.missing for part in group) + spare, ration)
         priorities = self.choices.priorities(picked)
         worths = times_priority(picked.counts, 1 / priorities).tolist()  # A batch ends by worth without priorities.
-        shards, columns = picked.shards.tolist(), (picked.ids, picked.hosts, picked.counts, priorities)
-        pages = list(map(ChosenPage, *(column.tolist() for column in columns)))
-        at, least, taken = 0, -math.inf, 0
+        columns = (picked.ids, picked.hosts, picked.counts, priorities)
+        pages = map(ChosenPage, *(column.tolist() for column in columns))
+        candidates = list(zip(picked.shards.tolist(), pages, strict=True))
+        chosen, least = list[_Chosen](), -math.inf
         for part in group:
+            at = len(chosen)
             if part.cut is None:
                 # The keys of recrawl policies and of the strategies Random and Cycle tell nothing about worth.
                 by_worth = by.policy is None and (by.mode == "coverage" or self.terms.strategy == GREEDY)
-                part.cut = by_worth and (part.request.n + leases + taken) * BATCH_SHARE > self.hot.live()
+                part.cut = by_worth and (part.request.n + leases + at) * BATCH_SHARE > self.hot.live()
             best = max((lease.worth for lease in part.granted), default=worths[at] if at < len(worths) else 0)
             least = best / 2 if part.cut and best > 0 else -math.inf  # Read pages by importance are below 0.
             end = _end(worths, at, part.missing, least)
-            _add(by_shard, shards[at:end], pages[at:end], part)
+            chosen += [(shard, page, part) for shard, page in candidates[at:end]]
             part.over = end == at
-            taken += end - at
-            at = end
-        if at:
-            end = _end(worths, at, spare, least)
-            _add(by_shard, shards[at:end], pages[at:end], None)
-            at = end
-        self._reserve(picked.first(at))
+        if at := len(chosen):
+            chosen += [(shard, page, None) for shard, page in candidates[at : _end(worths, at, spare, least)]]
+        taken = picked.first(len(chosen))
+        self._reserve(taken)
         if ration is not None:
-            ration.take((picked.hosts[:at] * len(self.crawl) + picked.shards[:at]).tolist())
+            ration.take((taken.hosts * len(self.crawl) + taken.shards).tolist())
             self._rationed |= ration.refused
-        return taken
+        return chosen
 
     def _reserve(self, pages: Picked) -> None:
         """Keep pages from other choices until the answer of the store arrives."""
@@ -446,17 +439,3 @@ def _end(worths: Sequence[float], at: int, count: int, least: float) -> int:
     while end < min(at + count, len(worths)) and worths[end] >= least:
         end += 1
     return end
-
-
-def _add(
-    by_shard: dict[int, list[ShardCall]],
-    shards: Sequence[int],
-    pages: Sequence[ChosenPage],
-    part: RequestPart | None,
-) -> None:
-    """Add pages to the calls of their shards, none of which is too long."""
-    for shard, page in zip(shards, pages, strict=True):
-        calls = by_shard.setdefault(shard, [])
-        if not calls or len(calls[-1].pages) >= PAGES_A_CALL:
-            calls.append(ShardCall(shard))
-        calls[-1].add(page, part)
