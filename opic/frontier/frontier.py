@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from opic.admission import Admission
@@ -21,7 +20,6 @@ from opic.frontier.requests import (
     PolitenessSettings,
     check_lease_seconds,
 )
-from opic.frontier.revisit import RevisitByRule
 from opic.frontier.scheduler import Scheduler
 from opic.frontier.standing import PageStanding, against, held_back, place_in_order, state_of
 from opic.model.cash import MILLION, Flag
@@ -69,10 +67,9 @@ class Frontier:
             domain_bytes: how much the cached hosts and pages of domains that requests name may take.
         """
         self.crawl, self.politeness = crawl, politeness or PolitenessSettings()
-        self.discovery, self.strategy, self.admission = discovery, strategy, admission
-        self._orders = CrawlOrders(crawl, coverage, worth, links)
-        terms = FrontierTerms(self.politeness, discovery, strategy, share, domain_bytes)
-        self._scheduler = Scheduler(crawl, terms, admission, pending, self._orders)
+        self.admission, self._orders = admission, CrawlOrders(crawl, coverage, worth, links)
+        self._terms = FrontierTerms(self.politeness, discovery, strategy, share, domain_bytes)
+        self._scheduler = Scheduler(crawl, self._terms, admission, pending, self._orders)
 
     def next(self, n: int = 10, crawler: str = "", **terms: Any) -> dict[str, object]:
         """Lease the first pages by the strategy, by default those with the most cash, to a crawler.
@@ -201,7 +198,7 @@ class Frontier:
             return None
         host = host_of(canonical)
         shut = self.admission is not None and self.admission.is_shut(place)
-        standing = PageStanding.read(self.crawl, place, host, self.politeness, self._by_rule(place[0]))
+        standing = PageStanding.read(self.crawl, place, host, self.politeness, self.admission)
         state, cash = int(rows.state[0]), int(rows.cash[0])
         why_not = against(standing, state, cash, host)
         if shut:
@@ -227,20 +224,10 @@ class Frontier:
             "host_in_flight": standing.in_flight,
             "host_in_flight_max": standing.cap or None,
             "rules": rules,
-            "place": place_in_order(
-                self.crawl.replicas,
-                place,
-                self.discovery,
-                self.strategy,
-                self._orders.by_importance(),
-                max_failures=self.politeness.max_failures,
-            ),
+            "place": place_in_order(self.crawl.replicas, place, self._terms, self._orders.by_importance()),
             "next": not why_not,
             "why_not": why_not,
         }
-
-    def _by_rule(self, shard: int) -> RevisitByRule | None:
-        return None if self.admission is None else partial(self.admission.revisit_seconds, shard)
 
     def census(self) -> dict[tuple[str, str], int]:
         """Count all pages by the name of their class and by what holds them back, one of `CENSUS_KINDS`.

@@ -121,12 +121,7 @@ class HotCrawl:
             with replica.lock:
                 hot = self._shards[shard]
                 if hot is None or hot.loads != replica.loads:
-                    by_rules = self._admission
-                    shut = partial(by_rules.shut, shard) if by_rules is not None else None
-                    revisit = partial(by_rules.revisit_seconds, shard) if by_rules is not None else None
-                    terms = self.terms
-                    hot = HotShard(replica, terms.politeness, terms.discovery, shut, revisit, strategy=terms.strategy)
-                    self._shards[shard] = hot
+                    hot = self._shards[shard] = HotShard(replica, self.terms, self._admission)
                     self._begin_anew()
                 hot.begin_call()
                 lsns.append(replica.head.lsn)

@@ -7,12 +7,13 @@ caller must hold the replica's lock.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Final
 
 import numpy as np
 
+from opic.admission import Admission
 from opic.arrays import Bools, Float64s, Int64s
 from opic.frontier import page_counts
 from opic.frontier.expansion import PolicyWeights
@@ -20,8 +21,7 @@ from opic.frontier.held_pages import Held
 from opic.frontier.host_limits import HostLimits
 from opic.frontier.hot_order import LEASED, RETRY, HotOrder
 from opic.frontier.lease_call import LeaseAnswer
-from opic.frontier.page_keys import GREEDY
-from opic.frontier.requests import PolitenessSettings
+from opic.frontier.requests import FrontierTerms
 from opic.frontier.revisit import RevisitTerms
 from opic.model.cash import MILLION
 from opic.replica.effect import Effect
@@ -40,22 +40,22 @@ class ShardColumns:
     def __init__(
         self,
         replica: Replica,
-        shut: Callable[[Int64s], Bools | None] | None = None,
+        max_failures: int,
+        admission: Admission | None = None,
         revisit: RevisitTerms | None = None,
-        max_failures: int = 0,
         limits: HostLimits | None = None,
     ) -> None:
         """Wrap a replica.
 
         Args:
             replica: the replica.
-            shut: returns a mask of the pages that rules keep from being offered.
-            revisit: when pages that were read are due again.
             max_failures: failed fetches in a row after which a page is given up; 0 means never.
+            admission: the rules that keep pages from being offered.
+            revisit: when pages that were read are due again.
             limits: hosts that have a limit on pages read.
         """
-        self._replica, self._shut, self._revisit, self._max_failures = replica, shut, revisit, max_failures
-        self._limits = limits
+        self._replica, self._max_failures, self._admission = replica, max_failures, admission
+        self._revisit, self._limits = revisit, limits
 
     def __len__(self) -> int:
         """Return the number of known pages."""
@@ -84,7 +84,7 @@ class ShardColumns:
     def shut(self, ids: Int64s) -> Bools | None:
         """Return a mask of the pages not offered by rules, failures, or limits of hosts; None if there are none."""
         masks = [
-            None if self._shut is None else self._shut(ids),
+            None if self._admission is None else self._admission.shut(self._replica.shard, ids),
             self.given_up(ids),
             None if self._limits is None else self._limits.shut(ids),
         ]
@@ -134,33 +134,16 @@ class ShardColumns:
 class HotShard:
     """The hot order of a replica, valid until the replica is reloaded."""
 
-    def __init__(
-        self,
-        replica: Replica,
-        politeness: PolitenessSettings,
-        discovery: float = 1.0,
-        shut: Callable[[Int64s], Bools | None] | None = None,
-        revisit_of_rules: Callable[[Int64s], Float64s | None] | None = None,
-        *,
-        strategy: str = GREEDY,
-    ) -> None:
-        """Order the pages of a replica, with none held.
-
-        Args:
-            replica: the replica.
-            politeness: the delays.
-            discovery: factor on the cash of pages never read.
-            shut: returns a mask of the pages that rules refuse.
-            revisit_of_rules: returns the revisit time that rules set for pages; see `RevisitTerms`.
-            strategy: what the keys of pages are; see `opic.frontier.page_keys`.
-        """
-        self.replica, self.politeness, self.loads = replica, politeness, replica.loads
-        self.revisit = RevisitTerms(replica, politeness.revisit_seconds, revisit_of_rules)
+    def __init__(self, replica: Replica, terms: FrontierTerms, admission: Admission | None = None) -> None:
+        """Order the pages of a replica, with none held."""
+        self.replica, self.loads = replica, replica.loads
+        self.politeness = politeness = terms.politeness
+        self.revisit = RevisitTerms(replica, politeness.revisit_seconds, admission)
         self.limits = HostLimits(replica)
         self.order = HotOrder(
-            ShardColumns(replica, shut, self.revisit, politeness.max_failures, self.limits),
-            discovery,
-            strategy,
+            ShardColumns(replica, politeness.max_failures, admission, self.revisit, self.limits),
+            terms.discovery,
+            terms.strategy,
             single=politeness.host_delay_seconds > 0,
             retry_seconds=politeness.retry_seconds,
         )

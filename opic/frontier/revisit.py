@@ -4,16 +4,15 @@ The last read of a page is in its history: the latest time of its kept measures,
 a page that a replayed crawl fetched long ago is due at once.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
+from opic.admission import Admission
 from opic.arrays import Float64s, Int64s
 from opic.model.cash import CLASS_BITS, CLASSES_MAX, MILLION
 from opic.model.classes import WeightClasses
 from opic.replica.replica import Replica
-
-RevisitByRule = Callable[[Int64s], Float64s | None]
 
 
 class RevisitTerms:
@@ -23,15 +22,9 @@ class RevisitTerms:
     last the setting. The caller must hold the replica's lock.
     """
 
-    def __init__(self, replica: Replica, seconds: float, by_rule: RevisitByRule | None = None) -> None:
-        """Start with the setting and the classes.
-
-        Args:
-            replica: the replica.
-            seconds: the setting.
-            by_rule: takes ids; returns the seconds that rules ask for, NaN where none does, or None if no rule does.
-        """
-        self._replica, self._seconds, self._by_rule = replica, seconds, by_rule
+    def __init__(self, replica: Replica, seconds: float, admission: Admission | None) -> None:
+        """Start with the setting, the classes, and what rules ask for."""
+        self._replica, self._seconds, self._admission = replica, seconds, admission
         self._classes: WeightClasses | None = None
         self._of_class: Float64s = np.full(CLASSES_MAX, seconds)
         self._host_names: dict[str, float] = {}
@@ -69,7 +62,7 @@ class RevisitTerms:
     def seconds(self, ids: Int64s) -> Float64s | None:
         """Return the seconds that apply to pages; None if they are 0 for all pages."""
         of_class, (hosts, of_host) = self.classes(), self._of_hosts()
-        of_rule = None if self._by_rule is None else self._by_rule(ids)
+        of_rule = None if self._admission is None else self._admission.revisit_seconds(self._replica.shard, ids)
         if of_rule is None and not of_class.any() and not of_host.any():
             return None
         found: Float64s = of_class[self._replica.state[ids] & CLASS_BITS]

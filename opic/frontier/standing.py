@@ -2,18 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
+from opic.admission import Admission
 from opic.arrays import Int64s
 from opic.frontier.held_pages import HostPoliteness, host_politeness_of, ids_of, read_sets
 from opic.frontier.host_limits import HostLimits
 from opic.frontier.hot_shard import ShardColumns
-from opic.frontier.page_keys import GREEDY, keys_of
+from opic.frontier.page_keys import keys_of
 from opic.frontier.ranked_order import NOWHERE, RankedOrder
-from opic.frontier.requests import PolitenessSettings
-from opic.frontier.revisit import RevisitByRule, RevisitTerms
+from opic.frontier.requests import FrontierTerms, PolitenessSettings
+from opic.frontier.revisit import RevisitTerms
 from opic.model.cash import DAY_US, MILLION, Flag
 from opic.model.page_notes import GIVEN_UP, failures_of_given_up
 from opic.replica import Crawl, Replica
@@ -46,11 +47,11 @@ class PageStanding:
 
     @classmethod
     def read(
-        cls, crawl: Crawl, place: Place, host: str, politeness: PolitenessSettings, by_rule: RevisitByRule | None = None
+        cls, crawl: Crawl, place: Place, host: str, politeness: PolitenessSettings, admission: Admission | None
     ) -> "PageStanding":
         """Read the state of a page from the store. Reads all active leases of the shard."""
-        keys, page = crawl.shards[place[0]].keys, str(place[1])
-        time_us, lease, waits, failed, host_free, refusal, *of_host = crawl.ask([
+        keys, replica, page = crawl.shards[place[0]].keys, crawl.replicas[place[0]], str(place[1])
+        time_us, lease, waits, failed, host_free, refusal, polite, asked_for, blocked, limit = crawl.ask([
             ["FCALL_RO", "opic_4_now", 1, keys.leases],
             ["ZSCORE", keys.leases, page],
             ["ZSCORE", keys.waits, page],
@@ -59,7 +60,6 @@ class PageStanding:
             ["HGET", keys.refusals, field_of(place[1])],
             *(["HGET", key, host] for key in (keys.polite, keys.crawl_delays, keys.blocks, keys.limits)),
         ])  # fmt: skip
-        polite, asked_for, blocked, limit = of_host
         now, retry, failures = time_us / MILLION, politeness.retry_seconds, int(failed or 0)
         lease_until = None if lease is None else float(lease) / MILLION
         waits_until = None if waits is None else float(waits)
@@ -70,73 +70,48 @@ class PageStanding:
         if leased_then != lease_until and not _waits_since(leased_then, waits_until, failures, retry):
             refused = None
         own = host_politeness_of(polite) if polite else HostPoliteness()
-        delay = max(politeness.host_delay_seconds, float(asked_for or 0))
-        if own.delay_seconds is not None:
-            delay = own.delay_seconds
+        default = max(politeness.host_delay_seconds, float(asked_for or 0))
+        delay = default if own.delay_seconds is None else own.delay_seconds
         ((leased, _),) = read_sets(crawl, [(keys.leases, f"({time_us}")])
-        known = _PageTerms.read(crawl.replicas[place[0]], place[1], own, politeness, by_rule)
+        revisit = RevisitTerms(replica, politeness.revisit_seconds, admission)
+        if own.revisit_seconds is not None:
+            revisit.set_hosts({host: own.revisit_seconds})
+        due, revisit_seconds, failed_fetches, not_before, priority = _terms_of(replica, revisit, place[1])
+        given_up = failed_fetches >= failures_of_given_up(politeness.max_failures)
         return cls(
             now=now,
             lease_until=_later(lease_until, now),
-            waits_until=None if known.given_up else _later(waits_until, now),
+            waits_until=None if given_up else _later(waits_until, now),
             failures=failures,
             host_free_at=_later(max(float(host_free or 0) if delay else 0.0, float(blocked or 0)), now),
             delay=delay,
             cap=politeness.host_in_flight if own.in_flight is None else own.in_flight,
-            in_flight=known.count_of(host, ids_of(leased)),
+            in_flight=_count_of(replica, host, ids_of(leased)),
             refused=refused,
-            revisit_at=_later(known.due, now),
-            revisit_seconds=known.revisit_seconds,
-            failed_fetches=known.failed_fetches,
-            given_up=known.given_up,
-            not_before=_later(known.not_before, now),
-            priority=known.priority,
-            host_limit=int(limit) if limit is not None and _is_full(known.replica, host, int(limit)) else None,
+            revisit_at=_later(due, now),
+            revisit_seconds=revisit_seconds,
+            failed_fetches=failed_fetches,
+            given_up=given_up,
+            not_before=_later(not_before, now),
+            priority=priority,
+            host_limit=int(limit) if limit is not None and _is_full(replica, host, int(limit)) else None,
         )
 
 
-class _PageTerms(NamedTuple):
-    """What a replica says of when a page may be offered."""
+def _terms_of(replica: Replica, revisit: RevisitTerms, page: int) -> tuple[float, float, int, float, float]:
+    """Return when a page is due after its last read, its revisit time, failures, `not_before`, and priority."""
+    ids = np.array([page])
+    with replica.lock:
+        due, seconds = (0.0 if found is None else float(found[0]) for found in (revisit.due(ids), revisit.seconds(ids)))
+        (failed,), (not_before_us,), (priority,) = (part.tolist() for part in replica.offers.of(ids))
+    return due, seconds, failed, not_before_us / MILLION, priority
 
-    replica: Replica
-    due: float | None  # After its last read.
-    revisit_seconds: float
-    failed_fetches: int
-    given_up: bool
-    not_before: float
-    priority: float
 
-    @classmethod
-    def read(
-        cls,
-        replica: Replica,
-        page: int,
-        own: HostPoliteness,
-        politeness: PolitenessSettings,
-        by_rule: RevisitByRule | None,
-    ) -> "_PageTerms":
-        terms, ids = RevisitTerms(replica, politeness.revisit_seconds, by_rule), np.array([page])
-        if own.revisit_seconds is not None:
-            terms.set_hosts({replica.hosts.names[int(replica.host[page])]: own.revisit_seconds})
-        with replica.lock:
-            due, seconds = terms.due(ids), terms.seconds(ids)
-            (failed,), (not_before_us,), (priority,) = (part.tolist() for part in replica.offers.of(ids))
-        given_up = failed >= failures_of_given_up(politeness.max_failures)
-        return cls(
-            replica,
-            None if due is None else float(due[0]),
-            0.0 if seconds is None else float(seconds[0]),
-            failed,
-            given_up,
-            not_before_us / MILLION,
-            priority,
-        )
-
-    def count_of(self, host: str, ids: Int64s) -> int:
-        """Count the pages of a host among some."""
-        with self.replica.lock:
-            hosts = self.replica.host[ids[ids < len(self.replica)]]
-            return int(np.count_nonzero(hosts == self.replica.hosts.number(host)))
+def _count_of(replica: Replica, host: str, ids: Int64s) -> int:
+    """Count the pages of a host among some."""
+    with replica.lock:
+        hosts = replica.host[ids[ids < len(replica)]]
+        return int(np.count_nonzero(hosts == replica.hosts.number(host)))
 
 
 def _later(time: float | None, now: float) -> float | None:
@@ -229,13 +204,7 @@ def against(standing: PageStanding, state: int, cash: int, host: str) -> list[st
 
 
 def place_in_order(
-    replicas: Sequence[Replica],
-    place: Place,
-    discovery: float,
-    strategy: str = GREEDY,
-    ranked: RankedOrder | None = None,
-    *,
-    max_failures: int = 0,
+    replicas: Sequence[Replica], place: Place, terms: FrontierTerms, ranked: RankedOrder | None
 ) -> int | None:
     """Return a page's rank in the order of all pages that may be offered, from 1; None if it is not among them.
 
@@ -245,8 +214,8 @@ def place_in_order(
     keys, reads = [], []
     for replica in replicas:
         with replica.lock:
-            columns = ShardColumns(replica, max_failures=max_failures)
-            found, read = keys_of(columns, columns.credits(), discovery, np.arange(len(replica)), strategy)
+            columns, every = ShardColumns(replica, terms.politeness.max_failures), np.arange(len(replica))
+            found, read = keys_of(columns, columns.credits(), terms.discovery, every, terms.strategy)
             keys.append(found)
             reads.append(read)
     if not keys[place[0]][place[1]]:

@@ -11,6 +11,7 @@ from opic.frontier.held_pages import Held
 from opic.frontier.hot_shard import HotShard
 from opic.frontier.lease_call import Granted, LeaseAnswer, RefusedPage
 from opic.frontier.picking import pick
+from opic.frontier.requests import FrontierTerms
 from opic.model.cash import CrawlRules, Flag
 from opic.replica.effect import Effect, Head
 from opic.replica.replica import Replica
@@ -60,7 +61,7 @@ def fetches(shard: HotShard, moved: int, read: Sequence[int], failed: Sequence[i
 
 
 def hot_shard(delay: float = 0.0) -> HotShard:
-    shard = HotShard(made(), PolitenessSettings(host_delay_seconds=delay, retry_seconds=60.0))
+    shard = HotShard(made(), FrontierTerms(PolitenessSettings(host_delay_seconds=delay, retry_seconds=60.0)))
     shard.freed = 0
     shard.hear_time(1_000.0)
     return shard
