@@ -54,9 +54,13 @@ class HotCrawl:
             admission.listeners.append(self._judged)
 
     def _applied(self, shard: int, effect: Effect, changed: Int64s) -> None:
-        hot = self._shards[shard]
-        if hot is not None and hot.is_current:
+        if (hot := self._current(shard)) is not None:
             hot.applied(effect, changed)
+
+    def _current(self, shard: int) -> HotShard | None:
+        """Return the order of a replica as it was loaded last, if there is one; the caller holds its lock."""
+        hot = self._shards[shard]
+        return hot if hot is not None and hot.is_current else None
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -96,17 +100,13 @@ class HotCrawl:
 
     def _prepare(self) -> None:
         self._judge_more()
-        if wanted := {shard for shard in range(len(self.crawl)) if not self._is_current(shard)} | self.stale:
+        if wanted := {shard for shard in range(len(self.crawl)) if self._current(shard) is None} | self.stale:
             self._read(sorted(wanted))
         self._ask_waits()
 
-    def _is_current(self, shard: int) -> bool:
-        hot = self._shards[shard]
-        return hot is not None and hot.is_current
-
     def is_current(self) -> bool:
         """Return whether there is an order for each replica as it was loaded last."""
-        return all(map(self._is_current, range(len(self.crawl))))
+        return all(self._current(shard) is not None for shard in range(len(self.crawl)))
 
     def is_small(self) -> bool:
         """Return whether the crawl is small enough for each answer to be worked out by itself."""
@@ -119,18 +119,15 @@ class HotCrawl:
         for shard in shards:
             replica = self.crawl.replicas[shard]
             with replica.lock:
-                hot = self._shards[shard]
-                if hot is None or hot.loads != replica.loads:
+                if (hot := self._current(shard)) is None:
                     hot = self._shards[shard] = HotShard(replica, self.terms, self._admission)
                     self._begin_anew()
                 hot.begin_call()
                 lsns.append(replica.head.lsn)
         found = read_held(self.crawl, shards)
         for shard, lsn, held in zip(shards, lsns, found, strict=True):
-            hot = self._shards[shard]
-            assert hot is not None
-            with hot.replica.lock:
-                if hot.is_current:  # Otherwise the order is rebuilt before the next choice.
+            with self.crawl.replicas[shard].lock:
+                if (hot := self._current(shard)) is not None:  # Otherwise it is made anew before the next choice.
                     hot.load(held)
                     hot.end_call(lsn)
         self.stale -= set(shards)
@@ -168,8 +165,7 @@ class HotCrawl:
     def _judged(self, shard: int, ids: Int64s) -> None:
         """Update the order of a shard after the verdicts on distinct pages changed."""
         with self.crawl.replicas[shard].lock:
-            hot = self._shards[shard]
-            if hot is not None and hot.is_current:
+            if (hot := self._current(shard)) is not None:
                 ids = ids[ids < len(hot.replica)]
                 hot.order.changed(ids)
                 hot.note_terms(ids)
@@ -203,21 +199,18 @@ class HotCrawl:
 
     def give_back(self, shard: int, freed: int, ids: Sequence[int]) -> None:
         """Free pages after a shard's answer to a release: its new `freed` counter, and the released pages."""
-        hot = self._shards[shard]
-        if hot is not None and ids:
+        if ids:
             self.news += 1
-            with hot.replica.lock:
-                if hot.is_current:
+            with self.crawl.replicas[shard].lock:
+                if (hot := self._current(shard)) is not None:
                     hot.give_back(ids, freed)
 
     def renewed(self, ends: Mapping[Lease, int]) -> None:
         """Note the new ends of leases, in Unix microseconds."""
         for ((shard, page), _), until_us in ends.items():
-            hot = self._shards[shard]
-            if hot is not None:
-                with hot.replica.lock:
-                    if hot.is_current and hot.order.where[page] == LEASED:
-                        hot.order.hold(np.array([page]), np.array([until_us / MILLION]))
+            with self.crawl.replicas[shard].lock:
+                if (hot := self._current(shard)) is not None and hot.order.where[page] == LEASED:
+                    hot.order.hold(np.array([page]), np.array([until_us / MILLION]))
 
     def hear_freed(self, shard: int) -> None:
         """Free pages released through other endpoints; mark the shard stale if the list does not cover all of them."""
