@@ -19,6 +19,7 @@ class Within:
     """The hosts of a domain, by shard: restricts a choice to their pages. Reuse it, because it caches these pages."""
 
     hosts: list[Int64s]  # Host numbers of each shard, ascending; new hosts are appended.
+    seen: list[int] = field(default_factory=list)  # Number of hosts of each shard that were scanned for these.
     _pages: dict[int, tuple[int, Int64s]] = field(default_factory=dict)  # By shard: number of pages scanned, and ids.
     _masks: dict[int, tuple[int, Bools]] = field(default_factory=dict)
 
@@ -50,26 +51,18 @@ class Within:
         return known[1]
 
 
-@dataclass(slots=True)
-class _Domains:
-    """The hosts of one or several domains, among those that were scanned so far."""
-
-    within: Within
-    seen: list[int] = field(default_factory=list)  # Number of hosts scanned, by shard.
-
-
 class DomainPages:
     """The hosts and pages of sets of domains. Not thread-safe."""
 
     def __init__(self, crawl: Crawl, bytes_max: int) -> None:
         """Cache nothing yet, later up to `bytes_max` bytes beside the set that was asked for last."""
         self._crawl, self._bytes_max = crawl, bytes_max
-        self._sets: dict[tuple[str, ...], _Domains] = {}  # The one used last comes last.
+        self._sets: dict[tuple[str, ...], Within] = {}  # The one used last comes last.
 
     @property
     def nbytes(self) -> int:
         """The bytes of all cached arrays."""
-        return sum(known.within.nbytes for known in self._sets.values())
+        return sum(known.nbytes for known in self._sets.values())
 
     def clear(self) -> None:
         """Forget all."""
@@ -84,16 +77,16 @@ class DomainPages:
             del self._sets[next(iter(self._sets))]
         replicas = self._crawl.replicas
         if known is None:
-            known = _Domains(Within([np.empty(0, np.int64) for _ in replicas]), [0] * len(replicas))
+            known = Within([np.empty(0, np.int64) for _ in replicas], [0] * len(replicas))
         self._sets[domains] = known
         for shard, replica in enumerate(replicas):
             count, seen = len(replica.hosts.names), known.seen[shard]
             if count > seen:
                 fresh = sorted({host for domain in domains for host in _hosts_of(replica.hosts, domain, seen)})
                 if fresh:
-                    known.within.hosts[shard] = np.concatenate((known.within.hosts[shard], np.array(fresh, np.int64)))
+                    known.hosts[shard] = np.concatenate((known.hosts[shard], np.array(fresh, np.int64)))
                 known.seen[shard] = count
-        return known.within
+        return known
 
 
 def _hosts_of(table: HostTable, domain: str, seen: int) -> list[int]:
