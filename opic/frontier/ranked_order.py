@@ -25,11 +25,6 @@ NEVER: Final = np.int64(-1)
 Priority = Callable[[int, Int64s], Float64s | None]  # Of pages of a shard; None if all are 1.
 
 
-def no_priority(shard: int, ids: Int64s) -> None:
-    """Return None: the priorities of all pages are 1."""
-    del shard, ids
-
-
 @dataclass(eq=False, slots=True)
 class RankedPages:
     """The keys of a shard's pages as of a moment. Arrays are (n,), by id."""
@@ -80,7 +75,7 @@ class RankedOrder:
     loads: list[int]  # and their load counts.
 
     @classmethod
-    def by_trust(cls, view: CoverageView, priority: Priority = no_priority) -> "RankedOrder":
+    def by_trust(cls, view: CoverageView, priority: Priority) -> "RankedOrder":
         """Return the pages that hold trust, most times priority first."""
         shards = []
         for shard, held in enumerate(view.held):
@@ -90,7 +85,7 @@ class RankedOrder:
         return cls(shards, view.heads, view.loads)
 
     @classmethod
-    def by_importance(cls, view: FetchView, priority: Priority = no_priority) -> "RankedOrder":
+    def by_importance(cls, view: FetchView, priority: Priority) -> "RankedOrder":
         """Return all pages that may be fetched: those never read by importance times priority, then the others.
 
         Pages that became known later are last of those never read: they count as the least.
