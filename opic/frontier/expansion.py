@@ -35,7 +35,7 @@ class _News(NamedTuple):
     """In-links by shard."""
 
     loads: list[int]  # The load counts of the replicas that the ids are valid for.
-    anew: bool  # Whether they are of all pages, and ids are left out.
+    anew: bool  # Whether they are of all pages.
     ids: list[Int64s]
     counts: list[Int64s]
 
@@ -70,7 +70,7 @@ class InLinkColumns:
             self._source = inlinks
             if changed is None:
                 counts = [inlinks.of(numbers.of_first(shard, count)) for shard, count in enumerate(pages)]
-                self._news.append(_News(kept.loads, True, [], counts))
+                self._news.append(_News(kept.loads, True, [np.arange(count) for count in pages], counts))
             elif len(changed):
                 found = inlinks.of(changed)
                 parts = numbers.by_shard(changed.astype(np.int64))
@@ -83,12 +83,9 @@ class InLinkColumns:
         while self._news:
             news = self._news.popleft()
             self.loads = news.loads
-            for shard, counts in enumerate(news.counts):
-                if news.anew:
-                    self.columns[shard] = counts
-                    changed[shard].append(np.arange(len(counts)))
-                    continue
-                ids = news.ids[shard]
+            if news.anew:
+                self.columns = [np.zeros(0, np.int64) for _ in self.columns]
+            for shard, (ids, counts) in enumerate(zip(news.ids, news.counts, strict=True)):
                 if len(ids) and (size := int(ids.max()) + 1) > len(self.columns[shard]):
                     grown = np.zeros(max(size, 2 * len(self.columns[shard])), np.int64)
                     grown[: len(self.columns[shard])] = self.columns[shard]
