@@ -109,14 +109,12 @@ class InLinkWeights(PageWeights):
         self._inlinks = inlinks
         super().__init__(replica, fit_for_discovery)
 
-    def _alone(self, ids: Int64s | slice) -> Float64s:
-        if isinstance(ids, slice):
-            ids = np.arange(ids.start, min(ids.stop, len(self._replica)))
+    def _alone(self, ids: Int64s) -> Float64s:
         column = self._inlinks.columns[self._replica.shard]
         found = np.zeros(len(ids))
         inside = ids < len(column)
         found[inside] = column[ids[inside]]
-        found[~fit_for_discovery(self._replica.state[ids])] = 0.0
+        found[~self.fits(self._replica.state[ids])] = 0.0
         return found
 
 

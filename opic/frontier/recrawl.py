@@ -66,16 +66,12 @@ class PageWeights:
         if len(self._stale) > PARTS_MAX:  # Nobody may ask for a sum for long.
             self._stale = [np.unique(np.concatenate(self._stale))]
 
-    def of(self, ids: Int64s | slice) -> Float64s:
+    def of(self, ids: Int64s) -> Float64s:
         """Return the weights of pages times their priorities: 0 for a page that does not fit."""
-        weights, offers = self._alone(ids), self._replica.offers
-        if not offers.prioritised:
-            return weights
-        if isinstance(ids, slice):
-            ids = np.arange(ids.start, ids.start + len(weights))
-        return weights * offers.of(ids)[2]
+        weights, priority = self._alone(ids), self._replica.offers.priority(ids)
+        return weights if priority is None else weights * priority
 
-    def _alone(self, ids: Int64s | slice) -> Float64s:
+    def _alone(self, ids: Int64s) -> Float64s:
         """Return the weights of pages without their priorities."""
         alike: Float64s = self.fits(self._replica.state[ids]).astype(np.float64)
         return alike
@@ -104,7 +100,7 @@ class PageWeights:
         return found
 
     def _block(self, block: int) -> Float64s:
-        return self.of(slice(block * BLOCK_PAGES, (block + 1) * BLOCK_PAGES))
+        return self.of(np.arange(block * BLOCK_PAGES, min((block + 1) * BLOCK_PAGES, len(self._replica))))
 
 
 def fit_for_recrawl(state: Uint8s) -> Bools:
@@ -121,12 +117,10 @@ class YieldWeights(PageWeights):
         self._column = column
         super().__init__(replica, fit_for_recrawl)
 
-    def _alone(self, ids: Int64s | slice) -> Float64s:
-        fit, yields = self.fits(self._replica.state[ids]), self._replica.yields
+    def _alone(self, ids: Int64s) -> Float64s:
+        yields = self._replica.yields
         assert yields is not None
-        pages = np.arange(ids.start, ids.start + len(fit)) if isinstance(ids, slice) else ids
-        weights: Float64s = np.where(fit, yields.column(self._column, pages), 0.0)
-        return weights
+        return np.where(self.fits(self._replica.state[ids]), yields.column(self._column, ids), 0.0)
 
 
 class DrawnPages:
