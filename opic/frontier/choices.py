@@ -26,7 +26,7 @@ from opic.frontier.pages_ahead import PagesAhead
 from opic.frontier.picking import SIDES, Fit, Picked, first_free, near_of, pick
 from opic.frontier.ranked_order import NOWHERE, RankedOrder
 from opic.frontier.recrawl import PageWeights, draw_pages
-from opic.frontier.requests import BY_LINK_SCORE, DRAWN, EXPANSIONS, GREEDY_LINKS, Choice
+from opic.frontier.requests import BY_LINK_SCORE, DRAWN, EXPANSIONS, GREEDY_LINKS, POLICIES, Choice
 from opic.query.link_scores import LinkScores
 
 PICKS_MAX: Final = 40  # Attempts of one choice, after a reload of a replica.
@@ -217,7 +217,7 @@ class Choices:
         scores = self._scores if policy == BY_LINK_SCORE else None
         if scores is not None and scores.loads != self._crawl.loads:  # Its ids may belong to other pages now.
             scores = None
-        kinds = [hot.weights.kinds(policy) for hot in shards]
+        kinds = [[hot.weights.kind(name) for name in POLICIES[policy]] for hot in shards]
         return draw_pages(orders, kinds, self.rng, only, scores, alike=partial(self._alike, "one"))
 
     def _alike(self, kind: str) -> list[PageWeights]:

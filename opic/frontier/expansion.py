@@ -22,7 +22,6 @@ from opic.frontier.hot_order import HotOrder
 from opic.frontier.key_blocks import KeyBlocks
 from opic.frontier.page_keys import OFFERED_BITS, Keys, PageKeys
 from opic.frontier.recrawl import PageWeights, YieldWeights, fit_for_recrawl
-from opic.frontier.requests import POLICIES
 from opic.model.cash import Flag
 from opic.query.kept_links import KeptLinks
 from opic.query.link_scores import InLinkCounts
@@ -138,10 +137,6 @@ class PolicyWeights:
         self._replica, self._kinds = replica, dict[str, PageWeights]()
         self._inlinks: tuple[InLinkColumns, InLinkWeights] | None = None
         self._index: tuple[InLinkWeights, KeyBlocks] | None = None
-
-    def kinds(self, policy: str) -> list[PageWeights]:
-        """Return what a recrawl policy draws by."""
-        return [self.kind(name) for name in POLICIES[policy]]
 
     def kind(self, name: str) -> PageWeights:
         """Return the weights of read pages of a kind in POLICIES; of UNREAD, 1 for each page never read."""

@@ -24,7 +24,7 @@ Source: Kumar, Lang, Marlow, Tomkins (2008), section III.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,11 +134,11 @@ class DrawnPages:
         shard: int,
         order: HotOrder,
         kinds: Sequence[PageWeights],
-        totals: Sequence[float],
-        rates: Sequence[float],
+        totals: Float64s,
+        rates: Float64s,
         rng: Generator,
-        only: Int64s | None = None,
-        timed: "TimedPages | None" = None,
+        only: Int64s | None,
+        timed: tuple[Int64s, Float64s],
     ) -> None:
         """Start at time 0.
 
@@ -149,16 +149,16 @@ class DrawnPages:
             totals: the sum of the weights of each; not needed with `only`.
             rates: draws by each of them in a unit of time, for each unit of weight.
             rng: decides.
-            only: draw only from these pages, all at once.
-            timed: pages whose times are given; the others are drawn.
+            only: draw only from these pages, all at once; None for all.
+            timed: pages whose times are given, and these times, ascending; the others are drawn.
         """
         self.shard, self._order, self._kinds, self._rates, self._rng = shard, order, kinds, rates, rng
-        self._only, self._timed = only, timed if timed is not None else TimedPages.none()
+        self._only, self._timed = only, timed
         self.ids: Int64s = np.empty(0, np.int64)
         self.neg: Keys = np.empty(0)
         self.done = False
-        self._speeds = np.array(rates) * np.array(totals)
-        self._time, self._fills, self._seen = 0.0, 0, self._timed.ids
+        self._speeds = rates * totals
+        self._time, self._fills, self._seen = 0.0, 0, timed[0]
 
     def fill(self, size: int) -> None:
         """Draw more pages, twice as many each time, or put all others in order."""
@@ -184,9 +184,10 @@ class DrawnPages:
 
     def _offer(self, ids: Int64s, times: Float64s) -> None:
         """Offer pages that were drawn, and those whose given times come before the present one."""
-        timed, self._timed = self._timed.until(np.inf if self.done else self._time)
-        if len(timed.ids):
-            ids, times = np.concatenate((ids, timed.ids)), np.concatenate((times, timed.times))
+        timed, at = self._timed
+        if end := int(np.searchsorted(at, np.inf if self.done else self._time, side="right")):
+            self._timed = timed[end:], at[end:]
+            ids, times = np.concatenate((ids, timed[:end])), np.concatenate((times, at[:end]))
             by_time = np.argsort(times, kind="stable")
             ids, times = ids[by_time], times[by_time]
         self.ids, self.neg = np.concatenate((self.ids, ids)), np.concatenate((self.neg, -1 / (1 + times)))
@@ -207,23 +208,6 @@ class DrawnPages:
         by_time = np.argsort(times)
         self.done = True
         self._offer(ids[by_time], times[by_time])
-
-
-class TimedPages(NamedTuple):
-    """Pages of a shard and the times at which they are drawn, in order of time; (n,) each."""
-
-    ids: Int64s
-    times: Float64s
-
-    @classmethod
-    def none(cls) -> "TimedPages":
-        """Return no pages."""
-        return cls(np.empty(0, np.int64), np.empty(0))
-
-    def until(self, time: float) -> "tuple[TimedPages, TimedPages]":
-        """Return the pages up to a time, and the others."""
-        at = int(np.searchsorted(self.times, time, side="right"))
-        return TimedPages(self.ids[:at], self.times[:at]), TimedPages(self.ids[at:], self.times[at:])
 
 
 def free_pages(order: HotOrder, ids: Int64s, fits: Fits = fit_for_recrawl) -> Bools:
@@ -331,19 +315,17 @@ def draw_pages(
     if only is None and alike is not None and not of_kind.any():
         # No page has a weight: all follow alike, which needs no look at each of them.
         return draw_pages(orders, [[of_shard] for of_shard in alike()], rng)
-    rates = np.divide(1.0, of_kind, out=np.zeros(len(of_kind)), where=of_kind > 0).tolist()
-    timed = [TimedPages.none()] * len(orders)
+    rates = np.divide(1.0, of_kind, out=np.zeros(len(of_kind)), where=of_kind > 0)
+    timed = [(np.empty(0, np.int64), np.empty(0))] * len(orders)
     if scores is not None and rates[0]:
         shard_of, page = best_pages(orders, scores, only)
         # As often as U draws a free page; a sample may have none, but those with a score are free.
         times = times_of_best(len(page), rates[0] * max(1, free_of(orders, rng, only), len(page)), rates[0], rng)
         by_time = np.argsort(times)
         shard_of, page, times = shard_of[by_time], page[by_time], times[by_time]
-        timed = [TimedPages(page[shard_of == shard], times[shard_of == shard]) for shard in range(len(orders))]
+        timed = [(page[shard_of == shard], times[shard_of == shard]) for shard in range(len(orders))]
+    some = [None] * len(orders) if only is None else only
     return [
-        DrawnPages(
-            shard, order, of_shard, totals[shard].tolist(), rates, rng, None if only is None else only[shard],
-            timed[shard],
-        )
+        DrawnPages(shard, order, of_shard, totals[shard], rates, rng, some[shard], timed[shard])
         for shard, (order, of_shard) in enumerate(zip(orders, kinds, strict=True))
-    ]  # fmt: skip
+    ]
