@@ -309,7 +309,8 @@ class Frontier:
         Raises:
             BadInput: a string is not a lease; then none is released.
         """
-        return {"released": self._scheduler.release(leases)}
+        named = [Lease.parse(self.crawl, token) for token in leases]
+        return {"released": self._scheduler.release([lease for lease in named if lease is not None])}
 
     def renew(self, leases: Sequence[str], lease_seconds: float | None = None) -> dict[str, object]:
         """Let leases run for `lease_seconds` from now, the configured duration if None. They keep their tokens.

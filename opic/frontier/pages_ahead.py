@@ -10,7 +10,6 @@ from typing import Final
 
 import numpy as np
 
-from opic.arrays import Bools
 from opic.frontier.hot_order import FREE, HotOrder
 from opic.frontier.picking import Fit, Picked
 
@@ -58,15 +57,13 @@ class PagesAhead:
         free = np.zeros(len(some), np.bool_)
         for shard in set(some.shards.tolist()):
             at = np.flatnonzero(some.shards == shard)
-            free[at] = _is_free(orders[shard], some.ids[at], some.hosts[at], sides)
+            order, ids, hosts = orders[shard], some.ids[at], some.hosts[at]
+            keys, read = order.keys(ids)
+            free[at] = (order.where[ids] == FREE) & (order.host_free[hosts] <= order.now) & (keys > 0)
+            if len(sides) == 1:
+                free[at] &= read == sides[0]
         # Pages before the first free one were leased; those that are taken now may be free again, as spares are.
         self._at += int(free.argmax()) if free.any() else len(some)
         if fit is not None:
             free[free] = fit(some.shards[free], some.hosts[free])
         return some.only(np.flatnonzero(free)[:count])
-
-
-def _is_free(order: HotOrder, ids: "np.ndarray", hosts: "np.ndarray", sides: Sequence[int]) -> Bools:
-    keys, read = order.keys(ids)
-    free: Bools = (order.where[ids] == FREE) & (order.host_free[hosts] <= order.now) & (keys > 0)
-    return free & (read == sides[0]) if len(sides) == 1 else free

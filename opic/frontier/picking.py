@@ -35,9 +35,9 @@ class Picked:
         """Return the number of pages."""
         return len(self.ids)
 
-    def only(self, mask: Bools | Int64s) -> "Picked":
-        """Return the pages of a mask, or of some positions."""
-        return Picked(self.shards[mask], self.ids[mask], self.hosts[mask], self.counts[mask])
+    def only(self, some: Bools | Int64s | slice) -> "Picked":
+        """Return the pages of a mask, of some positions, or of a range of them."""
+        return Picked(self.shards[some], self.ids[some], self.hosts[some], self.counts[some])
 
     def of_hosts(self, count: int) -> "Picked":
         """Return the pages of the first `count` hosts."""
@@ -47,20 +47,20 @@ class Picked:
 
     def first(self, count: int) -> "Picked":
         """Return the first `count` pages."""
-        return Picked(self.shards[:count], self.ids[:count], self.hosts[:count], self.counts[:count])
+        return self.only(slice(count))
 
     def followed_by(self, more: "Picked") -> "Picked":
         """Return these pages, then others."""
-        columns = zip(
-            (self.shards, self.ids, self.hosts, self.counts),
-            (more.shards, more.ids, more.hosts, more.counts),
-            strict=True,
+        return Picked(
+            np.concatenate((self.shards, more.shards)),
+            np.concatenate((self.ids, more.ids)),
+            np.concatenate((self.hosts, more.hosts)),
+            np.concatenate((self.counts, more.counts)),
         )
-        return Picked(*map(np.concatenate, columns))
 
     def after(self, count: int) -> "Picked":
         """Return the pages after the first `count`."""
-        return Picked(self.shards[count:], self.ids[count:], self.hosts[count:], self.counts[count:])
+        return self.only(slice(count, None))
 
 
 Fit = Callable[[Int64s, Int64s], Bools]

@@ -121,7 +121,7 @@ class Scheduler:
             await_leases(self.crawl, given, runs)
         except StoreError:
             try:  # No crawler received them, and a lease that expires counts as a failed fetch.
-                self._release(given)
+                self.release(given)
             except StoreError as error:
                 log.warning("%d leases that no crawler received remain until they expire: %s", len(given), error)
             raise
@@ -409,12 +409,8 @@ class Scheduler:
             raise Outdated
         return rows_and_urls
 
-    def release(self, tokens: Sequence[str]) -> int:
+    def release(self, leases: Sequence[Lease]) -> int:
         """Release leases; return how many of them were still active."""
-        leases = [Lease.parse(self.crawl, token) for token in tokens]
-        return self._release([lease for lease in leases if lease is not None])
-
-    def _release(self, leases: Sequence[Lease]) -> int:
         with self._lock:
             return self._take_back(leases)
 
