@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from opic.arrays import Bools, Float64s, Int32s, Int64s
+from opic.arrays import Bools, Float64s, Int32s, Int64s, values_at
 from opic.model.cash import Flag
 from opic.replica import Crawl, Replica
 from opic.urls.canonical import registered_domain
@@ -141,7 +141,7 @@ class Ration:
 
     def fit(self, hosts: Int64s) -> Bools:
         """Return a mask of the pages, given by their hosts in order, that fit the quota; calls are cumulative."""
-        groups = np.where(hosts < len(self._groups), self._groups[np.minimum(hosts, len(self._groups) - 1)], -1)
+        groups = values_at(self._groups, hosts, -1)
         fits: Bools = groups < 0
         watched = np.flatnonzero(~fits)
         if len(watched):

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from opic.arrays import Bools, Int64s, Uint8s
+from opic.arrays import Bools, Int64s, Uint8s, values_at
 from opic.replica import Crawl
 from opic.replica.checkpoint import URLS_A_FIELD
 from opic.urls.rules import RuleBook
@@ -66,13 +66,7 @@ class Verdicts:
 
     def of(self, ids: Int64s) -> Uint8s:
         """Return the verdicts on pages, with the bit OPEN where there is none by the present rules."""
-        column = self._of_page
-        if not len(column):
-            return np.full(len(ids), OPEN, np.uint8)
-        if len(ids) and int(ids.max()) < len(column):
-            return column[ids]
-        verdicts: Uint8s = np.where(ids < len(column), column[np.minimum(ids, len(column) - 1)], np.uint8(OPEN))
-        return verdicts
+        return values_at(self._of_page, ids, OPEN)
 
     def shut(self, ids: Int64s) -> Bools:
         """Return a mask of the pages that must not be offered; pages never judged are not among them."""
@@ -81,9 +75,7 @@ class Verdicts:
     def revisit_seconds(self, ids: Int64s) -> Any:
         """Return the revisit times that rules set for pages, NaN where none does; None if no rule sets any."""
         column, terms = self._term_of_page, self._terms
-        if not len(column):
-            return None
-        return terms[np.where(ids < len(column), column[np.minimum(ids, len(column) - 1)], 0)]
+        return terms[values_at(column, ids, 0)] if len(column) else None
 
     def all(self, pages: int) -> Uint8s:
         """Return the verdicts on the first `pages` pages."""

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from opic.arrays import Bools, Float64s, Int64s, Uint8s
+from opic.arrays import Bools, Float64s, Int64s, Uint8s, values_at
 from opic.frontier.hot_order import HotOrder
 from opic.frontier.key_blocks import KeyBlocks
 from opic.frontier.page_keys import OFFERED_BITS, Keys, PageKeys
@@ -25,6 +25,7 @@ from opic.frontier.recrawl import PageWeights, YieldWeights, fit_for_recrawl
 from opic.model.cash import Flag
 from opic.query.kept_links import KeptLinks
 from opic.query.link_scores import InLinkCounts
+from opic.replica.columns import grown
 from opic.replica.replica import Replica
 
 UNREAD: Final = "unread"
@@ -86,9 +87,7 @@ class InLinkColumns:
                 self.columns = [np.zeros(0, np.int64) for _ in self.columns]
             for shard, (ids, counts) in enumerate(zip(news.ids, news.counts, strict=True)):
                 if len(ids) and (size := int(ids.max()) + 1) > len(self.columns[shard]):
-                    grown = np.zeros(max(size, 2 * len(self.columns[shard])), np.int64)
-                    grown[: len(self.columns[shard])] = self.columns[shard]
-                    self.columns[shard] = grown
+                    self.columns[shard] = grown(self.columns[shard], size)
                 self.columns[shard][ids] = counts
                 changed[shard].append(ids)
         return [np.concatenate(parts) if parts else np.zeros(0, np.int64) for parts in changed]
@@ -109,12 +108,8 @@ class InLinkWeights(PageWeights):
         super().__init__(replica, fit_for_discovery)
 
     def _alone(self, ids: Int64s) -> Float64s:
-        column = self._inlinks.columns[self._replica.shard]
-        found = np.zeros(len(ids))
-        inside = ids < len(column)
-        found[inside] = column[ids[inside]]
-        found[~self.fits(self._replica.state[ids])] = 0.0
-        return found
+        found = values_at(self._inlinks.columns[self._replica.shard], ids, 0)
+        return np.where(self.fits(self._replica.state[ids]), found, 0.0)
 
 
 def by_inlinks(order: HotOrder, weights: InLinkWeights) -> KeyBlocks:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from opic.arrays import Bools, Int64s
+from opic.arrays import Bools, Int64s, values_at
 from opic.frontier.host_pages import HostPages
 from opic.model.cash import Flag
 from opic.replica import Replica
@@ -68,7 +68,4 @@ class HostLimits:
         """Return a mask of the pages of full hosts; None if there are none."""
         if not self.any_full:
             return None
-        hosts = self._replica.host[ids]
-        known: Bools = hosts < len(self._full)
-        known[known] = self._full[hosts[known]]
-        return known
+        return values_at(self._full, self._replica.host[ids], False)

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from opic.arrays import Bools, Float64s, Int64s
+from opic.arrays import Bools, Float64s, Int64s, values_at
 from opic.frontier.hot_order import HotOrder
 from opic.frontier.key_blocks import KeyBlocks
 from opic.frontier.page_keys import Keys, PageKeys, times_priority
@@ -47,14 +47,9 @@ class RankedPages:
 
     def _keys_of(self, order: HotOrder, ids: Int64s) -> tuple[Keys, Bools]:
         by_cash, read = order.keys(ids)
-        known = ids < len(self.keys)
-        if known.all():
-            keys, then = self.keys[ids], self.read_us[ids]
-        else:
-            keys, then = np.full(len(ids), NOWHERE), np.full(len(ids), NEVER)
-            keys[known], then[known] = self.keys[ids[known]], self.read_us[ids[known]]
-            if self.later is not None:
-                keys[~known] = self.later(ids[~known])
+        keys, then = values_at(self.keys, ids, NOWHERE), values_at(self.read_us, ids, NEVER)
+        if self.later is not None and (new := ids >= len(self.keys)).any():
+            keys[new] = self.later(ids[new])
         same = np.where(read, order.columns.last_read_us(ids) == then, then == NEVER)
         return np.where((by_cash > 0) & same, keys, NOWHERE), read
 

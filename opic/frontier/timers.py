@@ -5,7 +5,8 @@ from typing import Final
 
 import numpy as np
 
-from opic.arrays import Float64s, Int64s
+from opic.arrays import Float64s, Int64s, values_at
+from opic.replica.columns import grown
 
 RECENT_MAX: Final = 4_096  # Maximum number of unsorted entries; above it they become a sorted run.
 BLOCK_BITS: Final = 6  # A block of a sparse column holds the times of 2**6 = 64 consecutive numbers.
@@ -108,9 +109,7 @@ class SparseTimes:
     def get(self, numbers: Int64s) -> Float64s:
         """Return the times of numbers."""
         at = numbers >> BLOCK_BITS
-        if len(numbers) and int(at.max()) >= len(self._block):
-            self._reach(int(at.max()))
-        found: Float64s = self._times[self._block[at], numbers & ((1 << BLOCK_BITS) - 1)]
+        found: Float64s = self._times[values_at(self._block, at, 0), numbers & ((1 << BLOCK_BITS) - 1)]
         return found
 
     def set(self, numbers: Int64s, times: Float64s, kept: Callable[[], Int64s]) -> None:
@@ -119,7 +118,7 @@ class SparseTimes:
             return
         at = numbers >> BLOCK_BITS
         if int(at.max()) >= len(self._block):
-            self._reach(int(at.max()))
+            self._block = grown(self._block, int(at.max()) + 1)
         new = np.unique(at[self._block[at] == 0])
         if self._used + len(new) > len(self._times):
             self._compact(np.unique(kept() >> BLOCK_BITS), len(np.unique(at)))
@@ -129,10 +128,6 @@ class SparseTimes:
             self._times[self._used : self._used + len(new)] = 0.0
             self._used += len(new)
         self._times[self._block[at], numbers & ((1 << BLOCK_BITS) - 1)] = times
-
-    def _reach(self, stretch: int) -> None:
-        more = max(stretch + 1 - len(self._block), len(self._block) // 4)
-        self._block = np.concatenate((self._block, np.zeros(more, np.int32)))
 
     def _compact(self, stretches: Int64s, more: int) -> None:
         stretches = stretches[stretches < len(self._block)]
