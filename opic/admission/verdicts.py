@@ -13,12 +13,13 @@ import numpy as np
 from opic.arrays import Bools, Int64s, Uint8s, values_at
 from opic.replica import Crawl
 from opic.replica.checkpoint import URLS_A_FIELD
+from opic.replica.columns import grown
 from opic.urls.rules import RuleBook
 from opic.urls.traps import Shapes, Traps, Verdict
 
 URLS_AT_ONCE: Final = URLS_A_FIELD  # Judging this many takes 1 to 2 ms.
-OPEN: Final = 0x80  # Marks a verdict that must be judged again; alone, that of a page that was never judged.
-CLOSED: Final = np.uint8(0x7F)  # The other bits.
+JUDGED: Final = np.uint8(0x80)  # Marks a verdict by the present rules,
+VERDICT: Final = np.uint8(0x7F)  # which the other bits are: 0 for a page that was never judged.
 DENIED: Final = np.uint8(Verdict.DENIED)
 TERMS_MAX: Final = 1 << 15  # With more revisit times, of former rules too, those of no page are forgotten.
 NONE: Final = np.empty(0, np.int64)
@@ -52,7 +53,7 @@ class Verdicts:
         self._revisiting = bool(asked) or len(self._term_of_page) > 0
         self._retold = min(len(self._of_page), len(self._replica))
         self.pages = 0  # Number of pages judged in order so far.
-        self._of_page |= OPEN
+        self._of_page &= VERDICT
 
     @property
     def turning(self) -> bool:
@@ -65,8 +66,8 @@ class Verdicts:
         return self.pages < len(self._replica)
 
     def of(self, ids: Int64s) -> Uint8s:
-        """Return the verdicts on pages, with the bit OPEN where there is none by the present rules."""
-        return values_at(self._of_page, ids, OPEN)
+        """Return the verdicts on pages, those by former rules included; 0 for pages never judged."""
+        return values_at(self._of_page, ids, 0) & VERDICT
 
     def shut(self, ids: Int64s) -> Bools:
         """Return a mask of the pages that must not be offered; pages never judged are not among them."""
@@ -80,7 +81,7 @@ class Verdicts:
     def all(self, pages: int) -> Uint8s:
         """Return the verdicts on the first `pages` pages."""
         verdicts, known = np.zeros(pages, np.uint8), self._of_page[:pages]
-        verdicts[: len(known)] = known & CLOSED
+        verdicts[: len(known)] = known & VERDICT
         return verdicts
 
     def go_on(self, rules_of: RulesOf) -> Int64s:
@@ -96,7 +97,7 @@ class Verdicts:
 
     def judge(self, ids: Int64s, rules_of: RulesOf) -> Int64s:
         """Judge those pages that have no verdict by the present rules; return what `go_on` does."""
-        new = ids[(self.of(ids) & OPEN) != 0]
+        new = ids[values_at(self._of_page, ids, 0) < JUDGED]
         if not len(new):
             return NONE
         url_of = self._crawl.urls_of([(self._shard, page) for page in new.tolist()])
@@ -118,30 +119,21 @@ class Verdicts:
                         terms[at] = self._term_of[rule.revisit_seconds]
         verdicts = np.frombuffer(said, np.uint8)
         changed = self.shut(ids) != is_shut(verdicts)
-        pages, known = int(ids.max()) + 1, len(self._replica)
+        # A column that grows is a new array. Other threads may still read the old one; they hear of the change later.
+        pages = int(ids.max()) + 1
         if self._revisiting:
-            self._term_of_page = _grown(self._term_of_page, pages, known, 0)
+            if pages > len(self._term_of_page):
+                self._term_of_page = grown(self._term_of_page, max(pages, len(self._replica)))
             changed |= self._term_of_page[ids] != terms
             self._term_of_page[ids] = terms
-        self._of_page = _grown(self._of_page, pages, known, OPEN)
-        self._of_page[ids] = verdicts
+        if pages > len(self._of_page):
+            self._of_page = grown(self._of_page, max(pages, len(self._replica)))
+        self._of_page[ids] = verdicts | JUDGED
         found: Int64s = ids[changed]
         return found
 
 
-def _grown(column: Any, pages: int, known: int, fill: int) -> Any:
-    """Return a column with room for `pages` pages.
-
-    A new array replaces the old one, which other threads may still read; they hear of the change later.
-    """
-    if pages <= len(column):
-        return column
-    grown = np.full(max(pages, known, len(column) * 5 // 4), fill, column.dtype)
-    grown[: len(column)] = column
-    return grown
-
-
 def is_shut(verdicts: Uint8s) -> Bools:
     """Return a mask of the verdicts that keep a page from being offered."""
-    shut: Bools = (verdicts & CLOSED) >= DENIED
+    shut: Bools = verdicts >= DENIED
     return shut
