@@ -61,6 +61,8 @@ class Timers:
 
     def due(self, now: float) -> Int64s:
         """Remove and return the numbers that are due, in no particular order."""
+        if self._soonest <= now:
+            self._sort()
         due: list[Int64s] = []
         for at, (times, numbers) in enumerate(self._runs):
             if times[0] <= now:
@@ -68,13 +70,6 @@ class Timers:
                 due.append(numbers[:end])
                 self._runs[at] = times[end:], numbers[end:]
         self._runs = [run for run in self._runs if len(run[0])]
-        if self._soonest <= now:
-            times, numbers = _in_order(self._recent)
-            end = int(np.searchsorted(times, now, side="right"))
-            due.append(numbers[:end])
-            self._recent_count = len(times) - end
-            self._recent = [(times[end:], numbers[end:])] if self._recent_count else []
-            self._soonest = float(times[end]) if end < len(times) else np.inf
         return np.concatenate(due) if due else np.empty(0, np.int64)
 
     def first(self, count: int) -> tuple[Int64s, float]:
