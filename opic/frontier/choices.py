@@ -104,8 +104,6 @@ class Choices:
         version = self._hot.news, self._crawl.loads, self.ranking(by.mode, None)
         before = self._ahead.get(by.mode)
         if before is not None and before.is_valid(version):
-            if ration is not None:
-                ration.take(())
             with self._hot.locked():
                 picked = before.take(self._hot.orders, SIDES[by.mode], count, self._fit_of(ration))
             if len(picked) == count and not self._unfit(picked).any():
@@ -177,8 +175,6 @@ class Choices:
     def _picked(
         self, by: Choice, count: int, ration: Ration | None, within: Within | None, host_pages: int | None
     ) -> Picked:
-        if ration is not None:
-            ration.take(())
         return pick(
             self._hot.orders,
             count,
@@ -243,6 +239,7 @@ class Choices:
     def _fit_of(self, ration: Ration | None) -> Fit | None:
         if ration is None:
             return None
+        ration.take(())  # A former choice may have been dropped.
         shards = len(self._crawl)
         return lambda of_shards, hosts: ration.fit(hosts * shards + of_shards)
 

@@ -325,11 +325,10 @@ class Scheduler:
         another endpoint between our choice and our call, made at `called`, monotonic; the journal up to the head that
         the call saw tells.
         """
-        behind = any(
+        if any(
             answer.granted and answer.head.lsn > self.crawl.replicas[call.shard].head.lsn
             for call, answer in zip(calls, answers, strict=True)
-        )
-        if behind:
+        ):
             self.crawl.follow(called)
         kept, early_leases = [], list[Lease]()
         for call, answer in zip(calls, answers, strict=True):
