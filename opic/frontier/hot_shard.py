@@ -21,7 +21,7 @@ from opic.frontier.held_pages import Held
 from opic.frontier.host_limits import HostLimits
 from opic.frontier.hot_order import LEASED, RETRY, HotOrder
 from opic.frontier.lease_call import LeaseAnswer
-from opic.frontier.requests import FrontierTerms
+from opic.frontier.requests import FrontierTerms, PolitenessSettings
 from opic.frontier.revisit import RevisitTerms
 from opic.model.cash import MILLION
 from opic.replica.effect import Effect
@@ -37,25 +37,11 @@ TERMS_PAGES: Final = 1 << 20  # Pages whose revisit time is computed at once.
 class ShardColumns:
     """The columns of a replica, as a hot order reads them."""
 
-    def __init__(
-        self,
-        replica: Replica,
-        max_failures: int,
-        admission: Admission | None = None,
-        revisit: RevisitTerms | None = None,
-        limits: HostLimits | None = None,
-    ) -> None:
-        """Wrap a replica.
-
-        Args:
-            replica: the replica.
-            max_failures: failed fetches in a row after which a page is given up; 0 means never.
-            admission: the rules that keep pages from being offered.
-            revisit: when pages that were read are due again.
-            limits: hosts that have a limit on pages read.
-        """
-        self._replica, self._max_failures, self._admission = replica, max_failures, admission
-        self._revisit, self._limits = revisit, limits
+    def __init__(self, replica: Replica, politeness: PolitenessSettings, admission: Admission | None) -> None:
+        """Wrap a replica, with the rules that keep pages from being offered; no host has its own terms yet."""
+        self._replica, self._max_failures, self._admission = replica, politeness.max_failures, admission
+        self.revisit = RevisitTerms(replica, politeness.revisit_seconds, admission)
+        self.limits = HostLimits(replica)
 
     def __len__(self) -> int:
         """Return the number of known pages."""
@@ -86,7 +72,7 @@ class ShardColumns:
         masks = [
             None if self._admission is None else self._admission.shut(self._replica.shard, ids),
             self.given_up(ids),
-            None if self._limits is None else self._limits.shut(ids),
+            self.limits.shut(ids),
         ]
         found = [mask for mask in masks if mask is not None]
         return reduce(np.logical_or, found) if found else None
@@ -97,8 +83,7 @@ class ShardColumns:
 
     def due(self, ids: Int64s) -> Float64s | None:
         """Return when pages may be offered: after their last read, and as they were said to; None if at any time."""
-        after_read = None if self._revisit is None else self._revisit.due(ids)
-        said = self._replica.offers.free_at(ids)
+        after_read, said = self.revisit.due(ids), self._replica.offers.free_at(ids)
         return after_read if said is None else said if after_read is None else np.maximum(said, after_read)
 
     def postponed(self, ids: Int64s) -> Bools | None:
@@ -138,10 +123,10 @@ class HotShard:
         """Order the pages of a replica, with none held."""
         self.replica, self.loads = replica, replica.loads
         self.politeness = politeness = terms.politeness
-        self.revisit = RevisitTerms(replica, politeness.revisit_seconds, admission)
-        self.limits = HostLimits(replica)
+        columns = ShardColumns(replica, politeness, admission)
+        self.revisit, self.limits = columns.revisit, columns.limits
         self.order = HotOrder(
-            ShardColumns(replica, politeness.max_failures, admission, self.revisit, self.limits),
+            columns,
             terms.discovery,
             terms.strategy,
             single=politeness.host_delay_seconds > 0,
@@ -216,10 +201,8 @@ class HotShard:
 
     def note_terms(self, ids: Int64s | None = None) -> None:
         """Apply changed times at which pages may be offered: to all that have any if None, about 100 ns for each."""
-        if ids is not None:
-            self.order.note_reads(ids, self.now())
-            return
-        ids = np.union1d(self.revisit.read_pages(), self.replica.offers.timed_pages())
+        if ids is None:
+            ids = np.union1d(self.revisit.read_pages(), self.replica.offers.timed_pages())
         for first in range(0, len(ids), TERMS_PAGES):
             self.order.note_reads(ids[first : first + TERMS_PAGES], self.now())
 

@@ -214,7 +214,7 @@ def place_in_order(
     keys, reads = [], []
     for replica in replicas:
         with replica.lock:
-            columns, every = ShardColumns(replica, terms.politeness.max_failures), np.arange(len(replica))
+            columns, every = ShardColumns(replica, terms.politeness, None), np.arange(len(replica))
             found, read = keys_of(columns, columns.credits(), terms.discovery, every, terms.strategy)
             keys.append(found)
             reads.append(read)
