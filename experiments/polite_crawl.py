@@ -17,10 +17,10 @@ import numpy as np
 from experiments.opic_engine import Engine, EngineRules, PageLinks
 from experiments.strategies import CUT
 from opic.arrays import Float64s, Int64s
+from opic.frontier.crawl_orders import NEVER, NOWHERE, RankedPages
 from opic.frontier.hot_order import HotOrder
 from opic.frontier.next_answers import RETRY_SECONDS_DEFAULT, RETRY_SECONDS_MIN
 from opic.frontier.picking import first_free, pick
-from opic.frontier.ranked_order import NEVER, NOWHERE, RankedPages
 from opic.frontier.scheduler import BATCH_SHARE
 from opic.model.cash import MILLION, Flag
 

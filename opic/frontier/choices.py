@@ -15,7 +15,7 @@ from opic.admission import Admission, Ration
 from opic.arrays import Bools, Float64s, Int64s
 from opic.errors import StoreUnavailable
 from opic.frontier import page_counts
-from opic.frontier.crawl_orders import Orders
+from opic.frontier.crawl_orders import NOWHERE, Orders, RankedOrder
 from opic.frontier.domain_pages import DomainPages, Within
 from opic.frontier.expansion import UNREAD, InLinkColumns
 from opic.frontier.hot_crawl import HotCrawl
@@ -24,7 +24,6 @@ from opic.frontier.key_blocks import KeyBlocks
 from opic.frontier.page_sources import PageSource
 from opic.frontier.pages_ahead import PagesAhead
 from opic.frontier.picking import SIDES, Fit, Picked, first_free, near_of, pick
-from opic.frontier.ranked_order import NOWHERE, RankedOrder
 from opic.frontier.recrawl import PageWeights, draw_pages
 from opic.frontier.requests import BY_LINK_SCORE, DRAWN, EXPANSIONS, GREEDY_LINKS, POLICIES, Choice
 from opic.query.link_scores import LinkScores

@@ -20,7 +20,7 @@ from opic.admission import Admission, Ration
 from opic.arrays import Int64s
 from opic.errors import StoreDamaged, StoreError, StoreUnavailable
 from opic.frontier.choices import Choices
-from opic.frontier.crawl_orders import CrawlOrders
+from opic.frontier.crawl_orders import READ, UNREAD, CrawlOrders
 from opic.frontier.hot_crawl import HotCrawl
 from opic.frontier.hot_shard import HotShard
 from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
@@ -28,7 +28,6 @@ from opic.frontier.leases import Lease, await_leases, release_leases, renew_leas
 from opic.frontier.next_answers import NextAnswers
 from opic.frontier.page_keys import GREEDY, times_priority
 from opic.frontier.picking import Picked
-from opic.frontier.ranked_order import READ, UNREAD
 from opic.frontier.request_parts import ChosenPage, Leased, RequestPart, ShardCall
 from opic.frontier.requests import SHARE_BY_IMPORTANCE, Choice, FrontierTerms, PagesRequest
 from opic.model.cash import Flag

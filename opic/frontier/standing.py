@@ -8,11 +8,11 @@ import numpy as np
 
 from opic.admission import Admission
 from opic.arrays import Int64s
+from opic.frontier.crawl_orders import NOWHERE, RankedOrder
 from opic.frontier.held_pages import HostPoliteness, host_politeness_of, ids_of, read_sets
 from opic.frontier.host_limits import HostLimits
 from opic.frontier.hot_shard import ShardColumns
 from opic.frontier.page_keys import keys_of
-from opic.frontier.ranked_order import NOWHERE, RankedOrder
 from opic.frontier.requests import FrontierTerms, PolitenessSettings
 from opic.frontier.revisit import RevisitTerms
 from opic.model.cash import DAY_US, MILLION, Flag
