@@ -232,17 +232,16 @@ class HotOrder:
         self.grow()
         now, where, due = max(now, self.now), self.where[ids], self.columns.due(ids)
         later = np.zeros(len(ids), np.bool_) if due is None else (due > now) & (where != LEASED) & (where != RETRY)
-        self._free_pages(ids[~later & (where == REVISIT)], now)
+        over = ids[~later & (where == REVISIT)]
+        self.where[over] = FREE
+        self.changed(over)
         if due is not None and later.any():
             self.hold(ids[later], due[later], REVISIT)
 
-    def _free_pages(self, ids: Int64s, now: float = -np.inf) -> None:
+    def _free_pages(self, ids: Int64s) -> None:
         """End what holds distinct pages, except for the wait after a read, which may begin now."""
         self.where[ids] = FREE
-        due = self.columns.due(ids) if len(ids) else None
-        if due is not None and (later := due > max(now, self.now)).any():
-            self.hold(ids[later], due[later], REVISIT)
-            ids = ids[~later]
+        self.note_reads(ids)
         self.changed(ids)
 
     def held(self) -> Int64s:
