@@ -22,10 +22,7 @@ from opic.model.cash import CLASS_BITS
 PAGES_AT_ONCE: Final = 1 << 18  # When all pages are looked at.
 FICKLE_MAX: Final = 1 << 16  # A list of that many pages, with repeats, may grow by as much before repeats are removed.
 CHANGED_MAX: Final = 1 << 16  # Changes, with repeats, that wait for the next choice: that takes some 10 ms.
-FREE, LEASED, RETRY, REVISIT = 0, 1, 2, 3  # What holds a page.
-_KIND_OF_HELD: Final = np.array(
-    [page_counts.FREE, page_counts.LEASED, page_counts.RETRY, page_counts.REVISIT], np.uint8
-)
+FREE, LEASED, RETRY, REVISIT = 0, 1, 2, 3  # What holds a page: its kind in `page_counts`, counted from FREE there.
 
 
 class HotOrder:
@@ -169,7 +166,7 @@ class HotOrder:
                 given_up = given_up & shut
                 codes[given_up] = 2 * page_counts.GIVEN_UP + (codes[given_up] & 1)
         held = np.flatnonzero(where)
-        kinds = _KIND_OF_HELD[where[held]]
+        kinds = where[held] + np.uint8(page_counts.FREE)
         if (postponed := self.columns.postponed(ids[held])) is not None:
             kinds[(kinds == page_counts.REVISIT) & postponed] = page_counts.NOT_BEFORE
         # A leased page counts in any state, because its event may bring new pages.

@@ -271,7 +271,7 @@ def _merge(
         batches.append((shards, ids, hosts, -neg))
         have += len(ids)
     columns: list[Any] = [np.concatenate(parts) for parts in zip(*batches[len(batches) > 1 :], strict=True)]
-    return Picked(columns[0], columns[1], columns[2], columns[3])
+    return Picked(*columns)
 
 
 def _catch_up(sources: Sequence[PageSource], wanted: int) -> None:
