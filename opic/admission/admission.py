@@ -179,8 +179,8 @@ class Admission:
             pages = len(part.state)
             while self._judging and self._verdicts[shard].pages < min(pages, len(self._crawl.replicas[shard])):
                 self.judge_next(shard)  # Releases the lock between two batches.
-            parts.append(self._verdicts[shard].all(pages) if self._judging else np.zeros(pages, np.uint8))
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+            parts.append(self._verdicts[shard].all(pages))
+        return np.concatenate(parts)
 
     def counts(self, snapshot: Snapshot) -> dict[str, int]:
         """Count the pages held back by each trap rule and allowed or denied by rules; large hosts; outgrown sites."""
