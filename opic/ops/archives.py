@@ -9,7 +9,6 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
@@ -27,24 +26,18 @@ log = logging.getLogger("opic.ops")
 IDENTITY_BYTES: Final = 1 << 10  # The first record has an id or a file name. A file that is being written keeps them.
 
 
-@dataclass(frozen=True, slots=True)
-class ArchivePlan:
-    """How to replay archives.
-
-    format          warc, wat or arc
-    recorded        take the links that Heritrix recorded
-    drop_nofollow   leave out nofollow links
-    again           feed files from their beginning, even if they were fed before
-    """
-
-    format: str
-    recorded: bool = False
-    drop_nofollow: bool = False
-    again: bool = False
-
-
-def replay_archives(feeder: Feeder, paths: Sequence[Path], plan: ArchivePlan) -> tuple[dict[str, int], str | None]:
+def replay_archives(
+    feeder: Feeder, paths: Sequence[Path], format: str, *, recorded: bool, drop_nofollow: bool, again: bool
+) -> tuple[dict[str, int], str | None]:
     """Feed the events of files, and go on with the next file where one is damaged.
+
+    Args:
+        feeder: sends the events.
+        paths: the files.
+        format: warc, wat or arc.
+        recorded: take the links that Heritrix recorded.
+        drop_nofollow: leave out nofollow links.
+        again: feed files from their beginning, even if they were fed before.
 
     Returns:
         Counts of records, and of what was left out; a note about damaged files, if any.
@@ -53,10 +46,10 @@ def replay_archives(feeder: Feeder, paths: Sequence[Path], plan: ArchivePlan) ->
         BadInput: a file can't be read; the events before the error were fed.
     """
     damaged = list[str]()
-    with closing(ArchiveEvents(recorded=plan.recorded, drop_nofollow=plan.drop_nofollow)) as events:
+    with closing(ArchiveEvents(recorded=recorded, drop_nofollow=drop_nofollow)) as events:
         for path in paths:
             try:
-                _replay_file(feeder, events, path, plan)
+                _replay_file(feeder, events, path, format, again=again)
             except ArchiveDamaged as error:
                 log.warning("%s; what is before that was fed", error)
                 damaged.append(str(error))
@@ -67,13 +60,13 @@ def replay_archives(feeder: Feeder, paths: Sequence[Path], plan: ArchivePlan) ->
     return counts, "; ".join(damaged) or None
 
 
-def _replay_file(feeder: Feeder, events: ArchiveEvents, path: Path, plan: ArchivePlan) -> None:
-    place = _FilePlace(feeder, path, again=plan.again)
+def _replay_file(feeder: Feeder, events: ArchiveEvents, path: Path, format: str, *, again: bool) -> None:
+    place = _FilePlace(feeder, path, again=again)
     if place.position != Position():
         events.counts["files_resumed"] += 1
     limits, after = feeder.limits, place.position
     try:
-        for event, position in events.of(path, plan.format, place.position):
+        for event, position in events.of(path, format, place.position):
             value = encode_crawl_event(event)
             if len(value) > feeder.settings.max_body_bytes:
                 events.counts["events_too_large"] += 1

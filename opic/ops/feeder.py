@@ -6,16 +6,14 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from opic.errors import BadInput, StoreUnavailable
 from opic.ingest import Writer
-from opic.ingest.event_log import EventLog, KeyedCall, Log, Positions
+from opic.ingest.event_log import EventLog, KeyedCall
 from opic.ingest.worker import LogSource, work
-from opic.model.events import EventLimits, encode_seeds
-from opic.replica import Crawl
-from opic.settings import Settings
-from opic.store import Shard
+from opic.model.events import encode_seeds
+from opic.service.backend import Backend
 
 log = logging.getLogger("opic.ops")
 
@@ -29,30 +27,6 @@ AWAY_SECONDS_MAX: Final = 60.0  # A killed store is back within a second, or wit
 ASK_AGAIN_SECONDS: Final = 0.5
 SAY_AGAIN_SECONDS: Final = 30.0
 PATIENCE_SECONDS: Final = 2.0  # A running worker takes a batch in well under a second; after this, work here instead.
-
-
-class Target(Protocol):
-    """The interface that a replay needs of an open store; implemented by `opic.service.backend.Backend`."""
-
-    settings: Settings
-    crawl: Crawl
-    shard: Shard  # The shard that has the log.
-
-    @property
-    def log(self) -> Log:
-        """The log of accepted events."""
-
-    def accept(self, values: Sequence[bytes], kind: str = "event", time_us: int | None = None) -> Positions:
-        """Append records to the log; return its end offset."""
-
-    def accept_once(self, call: KeyedCall, judge: Callable[[int, EventLimits], "EventChunk"]) -> "EventChunk":
-        """Append events to the log once, however often this is repeated with the same call."""
-
-    def lag(self) -> int:
-        """Return the number of accepted records that have not taken effect yet."""
-
-    def disk_full(self) -> str | None:
-        """Return a message if the disk is full, so that nothing may be written; else None."""
 
 
 @dataclass(slots=True)
@@ -76,7 +50,7 @@ class Progress:
 class Feeder:
     """Appends records to the log in batches, and applies them or waits until a worker has applied them."""
 
-    def __init__(self, target: Target, works_here: bool, on_progress: Callable[[Progress], None]) -> None:
+    def __init__(self, target: Backend, works_here: bool, on_progress: Callable[[Progress], None]) -> None:
         """Apply the records in this process if `works_here`, after those that are in the log already.
 
         Raises:

@@ -28,7 +28,8 @@ from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest.msgpack_values import cut_stream, is_map
 from opic.model.event_checks import check_event
 from opic.model.events import CrawlEvent, EventLimits, decode_any_event, decode_crawl_event, encode_crawl_event
-from opic.ops.feeder import Feeder, Progress, Target
+from opic.ops.feeder import Feeder, Progress
+from opic.service.backend import Backend
 from opic.settings import Settings
 from opic.urls.canonical import canonical_url, shown
 from opic.urls.normalization import PLAIN, Normalization
@@ -65,7 +66,7 @@ class Plan:
     seeds: int = SEEDS  # Number of pages that greedy starts from, unless `seed_urls` names them.
     seed_urls: Sequence[str] = ()
     batch: float = BATCH  # Share of the known pages that greedy reads before it asks again.
-    recorded: bool = False  # See `opic.ops.archives.ArchivePlan`.
+    recorded: bool = False  # See `opic.ops.archives.replay_archives`.
     drop_nofollow: bool = False
     again: bool = False
     ignore_unknown: bool = False  # Leave unknown fields of events out, instead of refusing the events.
@@ -100,7 +101,7 @@ def format_of(path: Path) -> str:
 
 
 def replay(
-    target: Target,
+    target: Backend,
     paths: Sequence[Path],
     plan: Plan,
     *,
@@ -127,10 +128,10 @@ def replay(
     if plan.format in ("jsonl", "msgpack"):
         _replay_events(feeder, paths, plan)
     elif plan.format in ARCHIVES:
-        from opic.ops.archives import ArchivePlan, replay_archives
+        from opic.ops.archives import replay_archives
 
-        how = ArchivePlan(plan.format, plan.recorded, plan.drop_nofollow, plan.again)
-        archive, note = replay_archives(feeder, paths, how)
+        links = {"recorded": plan.recorded, "drop_nofollow": plan.drop_nofollow}
+        archive, note = replay_archives(feeder, paths, plan.format, **links, again=plan.again)
     else:
         graph = read_graph(paths, target.settings, plan.columns, feeder.limits.normalization)
         note = _replay_graph(feeder, graph, plan)
@@ -374,7 +375,7 @@ def _greedy_seeds(graph: Graph, plan: Plan, choice: random.Random, limits: Event
     return seeds
 
 
-def _next(target: Target, frontier: Frontier, n: int) -> object:
+def _next(target: Backend, frontier: Frontier, n: int) -> object:
     if (reason := target.disk_full()) is not None:
         raise DiskFull(reason)
     return frontier.next(n, crawler="opic replay")["pages"]
