@@ -135,9 +135,9 @@ def _write_pages(
     picture: CrawlPicture, file: BinaryIO, format: str, about: Mapping[str, object], tell: OnProgress, *, packed: bool
 ) -> dict[str, object]:
     done, pages = 0, picture.pages
-    with open_table(file, format, PAGE_COLUMNS, about, packed=packed) as table:
+    with open_table(file, format, PAGE_COLUMNS, about, packed=packed) as put:
         for batch in picture.batches():
-            table.put(batch)
+            put(batch)
             done += len(batch["url"])
             tell(done, pages, f"{done:,} of {pages:,} pages")
     return {"pages": done}
@@ -147,9 +147,9 @@ def _write_links(
     picture: CrawlPicture, file: BinaryIO, format: str, about: Mapping[str, object], tell: OnProgress, *, packed: bool
 ) -> dict[str, object]:
     done = 0
-    with open_table(file, format, LINK_COLUMNS, about, packed=packed) as table:
+    with open_table(file, format, LINK_COLUMNS, about, packed=packed) as put:
         for sources, targets in picture.link_batches():
-            table.put({"from": sources, "to": targets})
+            put({"from": sources, "to": targets})
             done += len(sources)
             tell(done, None, f"{done:,} links")
     return {"links": done}

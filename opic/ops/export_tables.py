@@ -4,9 +4,10 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, BinaryIO, Final, Protocol, TextIO
+from functools import partial
+from typing import Any, BinaryIO, Final, TextIO
 
 import msgspec
 
@@ -18,29 +19,25 @@ PAGE_COLUMNS: Final = (
 )  # fmt: skip
 LINK_COLUMNS: Final = ("from", "to")
 Columns = Mapping[str, Any]  # By name, a value a row: lists, with None where there is none, or arrays.
-
-
-class Table(Protocol):
-    """A file of rows that is being written."""
-
-    def put(self, batch: Columns) -> None:
-        """Add rows. Times are in microseconds."""
+Put = Callable[[Columns], object]  # Adds rows to a file. Times are in microseconds.
 
 
 @contextmanager
 def open_table(
     file: BinaryIO, format: str, columns: Sequence[str], about: Mapping[str, object], *, packed: bool
-) -> Iterator[Table]:
+) -> Iterator[Put]:
     """Write a table with these columns; `about` goes into the footer of a Parquet file."""
     if format == "parquet":
         pa = check_parquet()
         footer = {"opic": json.dumps(about)}
         schema = pa.schema([(name, _parquet_type(pa, name)) for name in columns], metadata=footer)
         with pa.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
-            yield _ParquetTable(pa, writer, schema)
+            yield lambda batch: writer.write_batch(_record_batch(pa, schema, batch))
     else:
         with open_text(file, packed=packed) as text:
-            yield (_CsvTable if format == "csv" else _JsonTable)(text, columns)
+            if format == "csv":
+                csv.writer(text, lineterminator="\n").writerow(columns)
+            yield partial(_put_csv if format == "csv" else _put_json, text, columns)
 
 
 @contextmanager
@@ -77,49 +74,32 @@ def _parquet_type(pa: Any, column: str) -> Any:
     }.get(column, pa.string())  # fmt: skip
 
 
-class _ParquetTable:
-    """A batch is a row group."""
-
-    def __init__(self, pa: Any, writer: Any, schema: Any) -> None:
-        self._pa, self._writer, self._schema = pa, writer, schema
-
-    def put(self, batch: Columns) -> None:
-        arrays = []
-        for name, kind in zip(self._schema.names, self._schema.types, strict=True):
-            column = [list(meta.items()) for meta in batch[name]] if name == "meta" else batch[name]
-            arrays.append(self._pa.array(column, kind))
-        self._writer.write_batch(self._pa.record_batch(arrays, schema=self._schema))
+def _record_batch(pa: Any, schema: Any, batch: Columns) -> Any:
+    """Return rows as a row group of Parquet."""
+    arrays = []
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        column = [list(meta.items()) for meta in batch[name]] if name == "meta" else batch[name]
+        arrays.append(pa.array(column, kind))
+    return pa.record_batch(arrays, schema=schema)
 
 
-def _readable(batch: Columns) -> dict[str, list[Any]]:
-    """Return a batch as lists, with times in Unix seconds."""
-    found = {name: column if isinstance(column, list) else column.tolist() for name, column in batch.items()}
-    if (times := found.get("last_fetched_at")) is not None:
-        found["last_fetched_at"] = [None if us is None else us / MILLION for us in times]
-    return found
+def _readable(columns: Sequence[str], batch: Columns) -> Iterator[list[Any]]:
+    """Yield columns as lists, with times in Unix seconds."""
+    for name in columns:
+        column = batch[name] if isinstance(batch[name], list) else batch[name].tolist()
+        yield [None if us is None else us / MILLION for us in column] if name == "last_fetched_at" else column
 
 
-class _CsvTable:
-    """Rows of a CSV file with a header; what is not known is empty, and metadata is a JSON object."""
-
-    def __init__(self, text: TextIO, columns: Sequence[str]) -> None:
-        self._columns, self._writer = columns, csv.writer(text, lineterminator="\n")
-        self._writer.writerow(columns)
-
-    def put(self, batch: Columns) -> None:
-        found = _readable(batch)
-        if "meta" in found:
-            found["meta"] = [json.dumps(meta, ensure_ascii=False) if meta else None for meta in found["meta"]]
-        self._writer.writerows(zip(*(found[name] for name in self._columns), strict=True))
+def _put_csv(text: TextIO, columns: Sequence[str], batch: Columns) -> None:
+    """Add rows to a CSV file: what is not known is empty, and metadata is a JSON object."""
+    if "meta" in batch:
+        metas = [json.dumps(meta, ensure_ascii=False) if meta else None for meta in batch["meta"]]
+        batch = {**batch, "meta": metas}
+    csv.writer(text, lineterminator="\n").writerows(zip(*_readable(columns, batch), strict=True))
 
 
-class _JsonTable:
-    """A JSON object a line."""
-
-    def __init__(self, text: TextIO, columns: Sequence[str]) -> None:
-        self._columns, self._text = columns, text
-
-    def put(self, batch: Columns) -> None:
-        found, encode = _readable(batch), msgspec.json.Encoder().encode_lines
-        rows = zip(*(found[name] for name in self._columns), strict=True)
-        self._text.write(encode([dict(zip(self._columns, row, strict=True)) for row in rows]).decode())
+def _put_json(text: TextIO, columns: Sequence[str], batch: Columns) -> None:
+    """Add rows to a file of JSON Lines."""
+    rows = zip(*_readable(columns, batch), strict=True)
+    lines = msgspec.json.Encoder().encode_lines([dict(zip(columns, row, strict=True)) for row in rows])
+    text.write(lines.decode())
