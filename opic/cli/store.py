@@ -176,7 +176,7 @@ def begin_anew(
     Removes what is left of the crawl. A crawl that is whole is kept, and processes that knew another then take it.
     Rather restore a backup if there is one. Needs a user that may remove keys.
     """
-    from opic.ops import begin_anew as beginning
+    from opic.ops import crawls
 
     settings = chosen.settings()
     if not accept:
@@ -184,7 +184,7 @@ def begin_anew(
     log_to_stderr(logging.WARNING)
     with ending_in_order(), ExitStack() as stack:
         client = connected(settings, stack, make=True)
-        removed = beginning.begin_anew(client, settings.crawl, settings.rules_given(), settings.shards_made)
+        removed = crawls.begin_anew(client, settings.crawl, settings.rules_given(), settings.shards_made)
     print_fields({"crawl": settings.crawl, "keys_removed": removed})
 
 

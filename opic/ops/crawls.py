@@ -1,15 +1,17 @@
-"""The crawls of a store: what there are, and how one is removed."""
+"""The crawls of a store: what there are, how one is removed, and how one that was lost is made anew."""
 
 import secrets
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from opic.errors import BadInput, Refused
 from opic.ingest.step_counts import ALIVE_SECONDS, WORKER_AT
+from opic.replica import Crawl
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
+from opic.store.recognition import ANEW, lost_part
 from opic.store.scan import key_names
 from opic.store.shard import books_of
 
@@ -31,7 +33,11 @@ class CrawlSize:
 def crawls_of(client: Client) -> list[CrawlSize]:
     """Return the crawls of a store, by name."""
     found = []
-    for name in sorted(_names(key_names(client, f"opic:{{*{FIRST_META}"))):
+    names = {
+        key.decode().removeprefix("opic:{").removesuffix(FIRST_META)
+        for key in key_names(client, f"opic:{{*{FIRST_META}")
+    }
+    for name in sorted(names):
         with store_errors():
             shards = int(client.hget(Keys(name, 0).meta, "shards") or 1)
             with client.pipeline(transaction=False) as pipe:
@@ -40,10 +46,6 @@ def crawls_of(client: Client) -> list[CrawlSize]:
                 books = [books_of(stored) for stored in pipe.execute()]
         found.append(CrawlSize(name, shards, sum(one.live for one in books), sum(one.open for one in books)))
     return found
-
-
-def _names(keys: Iterable[bytes]) -> set[str]:
-    return {key.decode().removeprefix("opic:{").removesuffix(FIRST_META) for key in keys}
 
 
 def delete_crawl(client: Client, crawl: str, *, force: bool = False) -> int:
@@ -78,6 +80,36 @@ def delete_crawl(client: Client, crawl: str, *, force: bool = False) -> int:
     remove_keys(client, found - last)
     remove_keys(client, last)
     return len(found | last)
+
+
+def begin_anew(client: Client, crawl: str, given: Mapping[str, int | bool | str], shards: int) -> int:
+    """Make a crawl anew where it was lost; a crawl that is whole is kept, and from now on taken by all processes.
+
+    A store that has lost a crawl is refused, so that it is not taken for a new one. This removes what is left of the
+    crawl and makes it anew, empty, with a mark by which processes that knew the earlier one take this one.
+
+    Args:
+        client: of a user that may remove keys.
+        crawl: the name of the crawl.
+        given: rules that the user set explicitly.
+        shards: number of shards, unless `given` sets it.
+
+    Returns:
+        How many keys were removed.
+
+    Raises:
+        StoreError: the server can't be used, or a restore is under way.
+    """
+    with store_errors():
+        meta = client.hgetall(Keys(crawl, 0).meta)
+    removed = 0
+    if b"format" not in meta or lost_part(client, crawl, meta, shards) is not None:
+        left = set[bytes]() if b"restoring" in meta else key_names(client, f"opic:{{{crawl}:*")
+        remove_keys(client, left)
+        removed = len(left)
+    made = Crawl.open(client, crawl, given, shards=shards)
+    made.ask([["HSET", shard.keys.meta, ANEW, f"{time.time():.0f}"] for shard in made.shards])
+    return removed
 
 
 def close_crawl(client: Client, shards: Sequence[Keys], token: bytes) -> None:

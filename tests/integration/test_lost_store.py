@@ -16,7 +16,7 @@ from serving import serving
 
 from opic.errors import StoreLost
 from opic.ingest import Writer
-from opic.ops.begin_anew import begin_anew
+from opic.ops.crawls import begin_anew
 from opic.replica import Crawl
 from opic.service.backend import Backend
 from opic.service.service import EmbeddedService

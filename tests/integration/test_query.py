@@ -23,7 +23,7 @@ from opic.model.events import Record
 from opic.model.ledger import Ledger
 from opic.model.ledger_page import LedgerPage
 from opic.model.series import Window
-from opic.ops.begin_anew import begin_anew
+from opic.ops.crawls import begin_anew
 from opic.query.page_queries import Ask, ImportanceAnswer
 from opic.query.queries import Query
 from opic.query.snapshots import AGE_SECONDS_MAX, VIEWS_KEPT_MAX, Snapshot, Snapshots

@@ -14,7 +14,7 @@ from opic.admission import admission as admissions
 from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest import ShardWriter
 from opic.model.events import Record
-from opic.ops.begin_anew import begin_anew
+from opic.ops.crawls import begin_anew
 from opic.query.explain import explain
 from opic.query.inflow import inflow
 from opic.query.queries import Query
