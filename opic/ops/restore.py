@@ -14,10 +14,10 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from opic.errors import SettingsError, StoreError
 from opic.model.books import Books
@@ -97,7 +97,7 @@ def restore(
             f"this store already has a crawl named {crawl!r}, or a restore into it broke off: use --replace to remove "
             "it, or another --crawl"
         )
-    with LogClosed(client, Keys(crawl, LOG_SHARD)):  # First of all: what is accepted from now on must not be lost.
+    with log_closed(client, Keys(crawl, LOG_SHARD)):  # First of all: what is accepted from now on must not be lost.
         check_server(client)
         make_ready(client)
         manifest, checked = _verified(directory)
@@ -128,42 +128,37 @@ def _check_audit(client: Client, crawl: str, manifest: Mapping[str, Any], heads:
         )
 
 
-class LogClosed:
-    """Lets an existing crawl accept no events for the duration of the block. It ends by itself if this process dies."""
+@contextmanager
+def log_closed(client: Client, keys: Keys) -> Iterator[None]:
+    """Let an existing crawl accept no events during the block, unless this process dies; `keys` of the log's shard."""
+    try:
+        _close_for(client, keys, CLOSED_SECONDS)
+    except StoreError:  # Is it a server that can't be used, or one without the functions?
+        check_server(client)
+        make_ready(client)
+        _close_for(client, keys, CLOSED_SECONDS)
+    done = threading.Event()
 
-    def __init__(self, client: Client, keys: Keys) -> None:
-        """Create it for the shard that has the log; entering the context closes the log."""
-        self._client, self._keys = client, keys
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._renew, name="opic-restore", daemon=True)
-
-    def __enter__(self) -> Self:
-        """Close the log."""
-        try:
-            self._close_for(CLOSED_SECONDS)
-        except StoreError:  # Is it a server that can't be used, or one without the functions?
-            check_server(self._client)
-            make_ready(self._client)
-            self._close_for(CLOSED_SECONDS)
-        self._thread.start()
-        return self
-
-    def __exit__(self, _: type[BaseException] | None, __: object, ___: TracebackType | None) -> None:
-        """Open the log again, unless the restore has begun."""
-        self._done.set()
-        self._thread.join()
-        self._close_for(0)
-
-    def _close_for(self, seconds: float) -> None:
-        with store_errors():
-            self._client.fcall("opic_4_close", 1, self._keys.meta, round(seconds * 1e6))
-
-    def _renew(self) -> None:
-        while not self._done.wait(RENEW_SECONDS):
+    def renew() -> None:
+        while not done.wait(RENEW_SECONDS):
             try:
-                self._close_for(CLOSED_SECONDS)
+                _close_for(client, keys, CLOSED_SECONDS)
             except StoreError as error:
                 log.warning("events may be accepted while the backup is checked, and then be lost: %s", error)
+
+    thread = threading.Thread(target=renew, name="opic-restore", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        _close_for(client, keys, 0)  # Opens it again, unless the restore has begun.
+
+
+def _close_for(client: Client, keys: Keys, seconds: float) -> None:
+    with store_errors():
+        client.fcall("opic_4_close", 1, keys.meta, round(seconds * 1e6))
 
 
 class _Restore:

@@ -134,7 +134,7 @@ def test_log_accepts_events_again_if_the_check_of_a_backup_is_killed(
 ) -> None:
     monkeypatch.setattr(restores, "CLOSED_SECONDS", 0.2)
     log = log_of(valkey)
-    restores.LogClosed(valkey.client(), log.keys)._close_for(0.2)
+    restores._close_for(valkey.client(), log.keys, 0.2)
     with pytest.raises(BeingRestored):
         log.append([event("four")], NOW_US)
 
@@ -145,7 +145,7 @@ def test_log_accepts_events_again_if_the_check_of_a_backup_is_killed(
             return False
 
     wait_until(taken, WAIT_SECONDS)
-    assert restores.LogClosed(valkey.client(), log.keys)._close_for(1.0) is None
+    assert restores._close_for(valkey.client(), log.keys, 1.0) is None
 
 
 def test_call_in_two_parts_is_not_confirmed_if_a_restore_comes_between(
