@@ -7,7 +7,7 @@ change until the shard is reloaded. The hosts of a registered domain may be in s
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar, overload
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from opic.urls.canonical import shard_of
 N = TypeVar("N", bound=np.generic)
 
 
-class HostNames(Sequence[str]):
+class HostNames:
     """Host names by number; "" for an unused number."""
 
     def __init__(self, replicas: Sequence[Replica], tables: Sequence[HostTable] | None = None) -> None:
@@ -38,16 +38,8 @@ class HostNames(Sequence[str]):
         """Return a number larger than every host number."""
         return len(self._tables) * max(map(len, self._tables))
 
-    @overload
-    def __getitem__(self, number: int) -> str: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[str]: ...
-    def __getitem__(self, number: int | slice) -> str | list[str]:
+    def __getitem__(self, number: int) -> str:
         """Return a host's name."""
-        if isinstance(number, slice):
-            return [self[at] for at in range(*number.indices(len(self)))]
-        if not 0 <= number < len(self):
-            raise IndexError(number)
         at, shard = divmod(number, len(self._tables))
         names = self._tables[shard].names
         return names[at] if at < len(names) else ""

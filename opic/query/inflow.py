@@ -275,7 +275,7 @@ def _counted(query: Query, wanted: _Wanted) -> dict[str, object]:
 
 def _bounds_of_host(query: Query, host: str, places: Sequence[Place], rows: Rows) -> dict[str, list[int]]:
     """Return bounds of the grains that came to each page of a host from other hosts."""
-    rules, names, shards = query.crawl.rules, query.snapshots.fresh().table, len(query.crawl)
+    rules, names, shards = query.crawl.rules, query.snapshots.fresh().hosts, len(query.crawl)
     own, siblings = names.number(host), names.below(registered_domain(host))
     spent = taken_back = reads = 0  # Any history of forgotten pages may have been theirs.
     for shard, replica in enumerate(query.crawl.replicas):  # After the rows: what had come by then was spent by then.
@@ -350,7 +350,7 @@ def _inside(snapshot: Snapshot, area: Area, listed: Int64s) -> Bools:
         return inside
     host = snapshot.host  # Read before the names, so that there is a name for each of these numbers.
     if area.kind != "domain":
-        number = snapshot.table.number(area.name if area.kind == "host" else host_of(area.name))
+        number = snapshot.hosts.number(area.name if area.kind == "host" else host_of(area.name))
         mask: Bools = host == (-1 if number is None else number)
         if area.kind == "prefix":
             at = np.flatnonzero(mask)
@@ -358,7 +358,7 @@ def _inside(snapshot: Snapshot, area: Area, listed: Int64s) -> Bools:
             urls = snapshot.crawl.urls_of(places)
             mask[at] = [urls[place].startswith(area.name) for place in places]
         return mask
-    of_domain = [n for n in snapshot.table.below(area.name) if registered_domain(snapshot.hosts[n]) == area.name]
+    of_domain = [n for n in snapshot.hosts.below(area.name) if registered_domain(snapshot.hosts[n]) == area.name]
     return np.isin(host, np.array(of_domain, np.int32))
 
 

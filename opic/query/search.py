@@ -5,7 +5,6 @@ from typing import Final
 
 import numpy as np
 
-from opic.arrays import Int64s
 from opic.errors import BadInput
 from opic.query.page_entries import EXACT
 from opic.query.queries import Query, check_count
@@ -51,7 +50,8 @@ def _search(query: Query, wanted: str, n: int, within: str | None, after: str | 
     snapshot = query.snapshots.fresh() if exact is None else exact.snapshot
     scores = snapshot.scores if exact is None else exact.view.scores
     total = snapshot.total if exact is None else 1.0
-    candidates = _candidates(snapshot, within)
+    live = snapshot.scores >= 0
+    candidates = np.flatnonzero(live if within is None else live & snapshot.within(within))
     first = 0 if after is None else int(np.searchsorted(candidates, _position(snapshot, after)))
     end, at = time.monotonic() + SECONDS_MAX, first
     found: dict[int, str] = {}  # By position.
@@ -77,13 +77,6 @@ def _search(query: Query, wanted: str, n: int, within: str | None, after: str | 
         ((shard, page),) = snapshot.places(candidates[at : at + 1])
         answer["next"] = f"{shard}-{page}"
     return answer
-
-
-def _candidates(snapshot: Snapshot, within: str | None) -> Int64s:
-    live = snapshot.scores >= 0
-    if within is not None:
-        live &= np.isin(snapshot.host, np.array(snapshot.table.below(within), np.int32))
-    return np.flatnonzero(live)
 
 
 def _position(snapshot: Snapshot, after: str) -> int:

@@ -107,13 +107,6 @@ class Part:
             anchors = np.where(then, anchors[0], 0), np.where(then, anchors[1], 0)
         return starts, clock, spent, anchors
 
-    def inflow(self) -> Int64s:
-        """Return the in-flow of the pages, possibly newer than the columns; all 0 if the replica was reloaded since."""
-        with self.replica.lock:
-            if self.replica.loads != self.loads:
-                return np.zeros(len(self.state), np.int64)
-            return self.replica.columns.inflow[: len(self.state)].copy()
-
     def dangling(self) -> Bools:
         """Return a mask of the pages that had no links when they were last read."""
         with self.replica.lock:

@@ -9,7 +9,7 @@ shards, each is as of its own record, and none is older than `as_of`.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -52,7 +52,7 @@ class Snapshot:
     as_of: float  # Unix seconds; the state is of this time or later.
     crawl: Crawl
     parts: tuple[Part, ...]  # Of each shard.
-    table: HostNames
+    hosts: HostNames  # By number; may include hosts newer than the snapshot.
     books: Books  # Of the whole crawl.
     starts: Int64s  # (shards + 1,), the first position of each shard, and the end.
     cash: Int64s  # Only meaningful for live pages.
@@ -73,9 +73,9 @@ class Snapshot:
         cuts = zip(parts, pairwise(starts.tolist()), strict=True)
         parts = [replace(part, cash=cash[a:b], sums=sums[a:b], state=state[a:b]) for part, (a, b) in cuts]
         books = Books.merged([part.books for part in parts], crawl.rules)
-        table = HostNames(crawl.replicas, [part.hosts for part in parts])
+        hosts = HostNames(crawl.replicas, [part.hosts for part in parts])
         return cls(
-            as_of, crawl, tuple(parts), table, books, starts, cash, sums, state, {} if guesses is None else guesses
+            as_of, crawl, tuple(parts), hosts, books, starts, cash, sums, state, {} if guesses is None else guesses
         )
 
     @property
@@ -119,12 +119,15 @@ class Snapshot:
     @property
     def host(self) -> Int32s:
         """The host number of each page, an index into `hosts`."""
-        return self._keep("host", lambda: self.table.numbers([part.host for part in self.parts]))
+        return self._keep("host", lambda: self.hosts.numbers([part.host for part in self.parts]))
 
-    @property
-    def hosts(self) -> Sequence[str]:
-        """Host names by number; may include hosts newer than the snapshot."""
-        return self.table
+    def within(self, domain: str) -> Bools:
+        """Return a mask of the pages of a host or domain and its subdomains."""
+        inside = np.zeros(int(self.host.max(initial=-1)) + 1, np.bool_)
+        numbers = np.array(self.hosts.below(domain), np.int64)
+        inside[numbers[numbers < len(inside)]] = True
+        found: Bools = inside[self.host]
+        return found
 
     @property
     def debt(self) -> int:
@@ -243,9 +246,9 @@ class Snapshot:
         """Pages and score sums by registered domain, the domains' names, and how many hosts with pages each has."""
 
         def work_out() -> tuple[Sites, list[str], Int64s]:
-            host, hosts = self.host, self.sites.order
-            of_host, names = self.table.domains()
-            counts = np.bincount(of_host[hosts], minlength=len(names))
+            host, with_pages = self.host, self.sites.order
+            of_host, names = self.hosts.domains()
+            counts = np.bincount(of_host[with_pages], minlength=len(names))
             return Sites.of(of_host[host], self._live(), (self.state & Flag.OPEN) != 0), names, counts
 
         return self._keep("domains", work_out)

@@ -93,7 +93,7 @@ def best_pages(snapshot: Snapshot, view: View | None, n: int, within: str | None
         found = snapshot.top(n + 1) if view is None else largest(scores, n + 1, _nth(view.ascending, n + 1))
         positions = found[: n + 1]
     else:
-        mask = np.ones(len(scores), np.bool_) if within is None else _inside(snapshot, within)
+        mask = np.ones(len(scores), np.bool_) if within is None else snapshot.within(within)
         if after is not None:
             cursor = Cursor.parse(after, len(snapshot.parts))
             at = snapshot.positions(np.array([cursor.shard]), np.array([cursor.page]))
@@ -122,14 +122,6 @@ def best_pages(snapshot: Snapshot, view: View | None, n: int, within: str | None
     answer = answer_of(pages, lambda last: Cursor(*places[last], best[last] / total), n, snapshot.as_of)
     answer["pages"] = [page for page in answer["pages"] if page["url"]]  # Others were forgotten since the snapshot.
     return answer
-
-
-def _inside(snapshot: Snapshot, within: str) -> Bools:
-    inside = np.zeros(int(snapshot.host.max(initial=-1)) + 1, np.bool_)
-    numbers = np.array(snapshot.table.below(within), np.int64)
-    inside[numbers[numbers < len(inside)]] = True
-    found: Bools = inside[snapshot.host]
-    return found
 
 
 def _nth(ascending: Float64s, n: int) -> float | None:

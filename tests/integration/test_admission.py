@@ -144,7 +144,7 @@ def having(crawled: Crawled, asked: Sequence[int], *, idle: bool = False) -> lis
 def test_a_large_host_has_half_of_the_last_suggestions_while_others_have_some(crawled: Crawled) -> None:
     crawled.put(traps={"host_pages": 10})
     snapshot = crawled.seed(*(f"http://big.example/{n}" for n in range(11)), "http://small.example/")
-    big, small = (snapshot.table.number(f"{name}.example") or 0 for name in ("big", "small"))
+    big, small = (snapshot.hosts.number(f"{name}.example") or 0 for name in ("big", "small"))
     half = WINDOW // 2
     assert having(crawled, [big] * WINDOW) == [True] * half + [False] * half
     assert having(crawled, [small] * WINDOW) == [True] * WINDOW
@@ -166,7 +166,7 @@ def test_a_large_host_has_half_of_the_last_suggestions_while_others_have_some(cr
 def test_ration_counts_only_the_suggestions_that_were_taken(crawled: Crawled) -> None:
     crawled.put(traps={"host_pages": 10})
     snapshot = crawled.seed(*(f"http://big.example/{n}" for n in range(11)), "http://small.example/")
-    big = snapshot.table.number("big.example") or 0
+    big = snapshot.hosts.number("big.example") or 0
     ration = crawled.admission.ration()
     assert ration is not None
     asked = np.full(30, big, np.int32)
@@ -189,7 +189,7 @@ def test_a_site_without_cash_from_others_has_outgrown_them(crawled: Crawled, mon
             crawled.read(url, [*urls[: at + 2]])
     snapshot = crawled.snapshots.fresh()
     assert len(snapshot.host) == len(snapshot)
-    trap, new, honest = (snapshot.table.number(f"{name}.example") or 0 for name in ("t3.trap", "t7.trap", "w3.good"))
+    trap, new, honest = (snapshot.hosts.number(f"{name}.example") or 0 for name in ("t3.trap", "t7.trap", "w3.good"))
     tenth = [True] * 10 + [False] * 10
     assert having(crawled, [trap, new] * 10 + [honest] * 20) == tenth + [True] * 20
     crawled.admission.note([trap] * 10)
@@ -203,7 +203,7 @@ def test_a_site_without_cash_from_others_has_outgrown_them(crawled: Crawled, mon
     assert having(crawled, [trap, new], idle=True) == [True, False]
     # Its new hosts are of it from the moment they are known.
     crawled.seed("http://t99.trap.example/")
-    assert having(crawled, [snapshot.table.number("t99.trap.example") or 0]) == [False]
+    assert having(crawled, [snapshot.hosts.number("t99.trap.example") or 0]) == [False]
 
 
 def test_hosts_that_become_known_during_a_lookup_of_groups_are_grouped_the_next_time(
