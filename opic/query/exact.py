@@ -345,7 +345,7 @@ class Exact:
                 flow.check()
                 self._checked_at = time.monotonic()
             shares = np.where(flow.teleport > 0, flow.shares, -1.0)
-            parts = self.flows.by_shard(shares, [len(taken.state) for taken in read.taken])
+            parts = self._kept.numbers.gathered(shares, [len(taken.state) for taken in read.taken])
             view = self._view = ExactView(read.as_of, read.heads, self._kept.loads, parts, flow.bound)
             self._cpu = 0.0 if self._standing is None else time.thread_time() - cpu
             self._standing = ExactStanding(view.bound, flow.waiting, time.monotonic() - began, 0.0, flow.drift)

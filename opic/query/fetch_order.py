@@ -128,7 +128,7 @@ class FetchOrder:
         worth, bound = _visits(flow), flow.bound
         mixed, both = self._mixed(worth, read) if self._share else (worth, True)
         pages = [len(taken.state) for taken in read.taken]
-        by_shard = self._flows.by_shard(mixed, pages), self._flows.by_shard(worth, pages)
+        by_shard = [self._kept.numbers.gathered(column, pages) for column in (mixed, worth)]
 
         def sort() -> None:
             shards = _keyed(self._crawl.replicas, [taken.state for taken in read.taken], *by_shard)

@@ -8,11 +8,10 @@ up again later. A page that went away has no links until it is read again.
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +43,9 @@ NOT_KEPT: Final = (
     "the links of pages are not kept here, because OPIC_KEEP_LINKS=off is set for the workers: take that away, and the "
     "links of a page are known from its next read on"
 )
+# Of a record: the links of its reads, by time; and pages that do not exist any more, are forgotten, or came back and
+# were not read since.
+Change = tuple[PageLinks, Uint32s]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +55,6 @@ class LinksRead(Generic[T]):
     as_of: float  # Unix seconds; the state is at least as recent.
     heads: list[Head]
     taken: list[T]  # By shard.
-
-
-class _Changes(NamedTuple):
-    """What a record changed."""
-
-    shard: int
-    links: PageLinks  # Of the reads, by time.
-    gone: Uint32s  # Pages that do not exist any more, are forgotten, or came back and were not read since.
 
 
 class KeptLinks:
@@ -86,7 +80,7 @@ class KeptLinks:
         self.numbers, self.generation = CrawlNumbers(len(crawl)), 0
         self.loads: list[int] = []  # The load counts of the replicas that the links are valid for.
         self._heads: list[Head] = []
-        self._queues: list[deque[_Changes]] = [deque() for _ in crawl.shards]
+        self._queues: list[list[Change]] = [[] for _ in crawl.shards]
         self._queued, self._lost = [0] * len(crawl), False
         self._listening = False
         self._lengths = [PAGES_MAX] * len(crawl)  # By shard: its pages as of the last `take`; see `_far`.
@@ -270,14 +264,10 @@ class KeptLinks:
             if replica.trust is None:
                 return
         for links in read_links(shard.client, shard.keys, lsn, state, since):
-            self._put_first(number, links)
+            self._store(*self._numbered(number, links))
             if self._check_size():
                 self.release()
                 raise LinksTooLarge(self.too_large)
-
-    def _put_first(self, number: int, links: PageLinks) -> None:
-        """Put the links of pages of a shard that were not put yet."""
-        self._store(*self._numbered(number, links))
 
     def _numbered(self, number: int, links: PageLinks) -> tuple[Int64s, Uint32s, Uint32s, Bools]:
         """Return the numbers of pages of a shard; how many links each has; those, in one array; and which are new."""
@@ -313,7 +303,7 @@ class KeptLinks:
             return
         gone = effect.gone_page[~live_rows(self.crawl.replicas[number].state, effect.gone_page)]
         gone = np.concatenate((gone, effect.forgotten))
-        self._queues[number].append(_Changes(number, effect.kept(), gone))
+        self._queues[number].append((effect.kept(), gone))
         self._queued[number] += len(effect.read_page) + len(gone)
         if self._queued[number] > QUEUED_MAX:
             self._queues[number].clear()
@@ -321,25 +311,24 @@ class KeptLinks:
 
     def _followed(self, take: Callable[[Replica], T]) -> LinksRead[T] | None:
         """Take in what changed; None if a replica was reloaded meanwhile."""
-        as_of, heads, taken, changed = self.crawl.as_of, list[Head](), list[T](), list[_Changes]()
+        as_of, changed = self.crawl.as_of, list[list[Change]]()
+        heads, taken = list[Head](), list[T]()
         for number, replica in enumerate(self.crawl.replicas):
             with replica.reading():
                 heads.append(replica.head)
                 taken.append(take(replica))
                 self._lengths[number] = len(replica)
-                while self._queues[number]:
-                    changed.append(self._queues[number].popleft())
+                changed.append(self._queues[number].copy())
+                self._queues[number].clear()
                 self._queued[number] = 0
         if self.crawl.loads != self.loads or self._lost:
             return None
         if heads != self._heads:
-            parts = [
-                [links for (of, _), links in self._unknown.items() if of == number] for number in range(len(heads))
-            ]
-            for one in changed:
-                parts[one.shard] += (one.links, PageLinks.none_of(one.gone))
-            for number, some in enumerate(parts):
-                self._put(number, PageLinks.joined(some))
+            for number, changes in enumerate(changed):
+                parts = [links for (of, _), links in self._unknown.items() if of == number]
+                for links, gone in changes:
+                    parts += (links, PageLinks.none_of(gone))
+                self._put(number, PageLinks.joined(parts))
             self._heads, self._scores = heads, None
         return LinksRead(as_of, heads, taken)
 

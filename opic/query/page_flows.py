@@ -110,7 +110,7 @@ class PageFlows:
             columns = [np.zeros(len(self.kept.numbers)) for _ in range(2)]
             for column, flow in zip(columns, (self.importance, self.trust), strict=True):
                 column[: len(flow.visits)] = flow.visits  # That of trust may be of an earlier moment.
-            self.saved.write([self.by_shard(column, pages) for column in columns], heads)
+            self.saved.write([self.kept.numbers.gathered(column, pages) for column in columns], heads)
 
     def _read_saved(self, read: LinksRead[PageStates]) -> None:
         """Have the flows begin with the saved visits, if there are some of use."""
@@ -137,7 +137,3 @@ class PageFlows:
 
     def _column(self, parts: Sequence[Float64s]) -> Float64s:
         return self.kept.numbers.spread(parts)[: len(self.graph)]
-
-    def by_shard(self, column: Float64s, pages: Sequence[int]) -> list[Float64s]:
-        """Return a column by page as one by id for the first pages of each shard."""
-        return self.kept.numbers.gathered(column, pages)
