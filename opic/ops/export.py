@@ -114,7 +114,7 @@ def about_of(picture: CrawlPicture) -> dict[str, object]:
         "as_of": picture.snapshot.as_of,
         "policy": picture.policy,
         "window": picture.window,
-        "error_bound": picture.error_bound,
+        "error_bound": picture.query.bound_of(picture.snapshot, picture.view),
         "position": [{"lsn": head.lsn, "digest": head.digest.hex()} for head in picture.snapshot.heads],
         "settings": {
             "damping": 1 - rules.q / MILLION,

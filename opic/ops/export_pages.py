@@ -20,7 +20,6 @@ from opic.errors import NotKept, ScanBroken, StoreUnavailable
 from opic.model.cash import CLASS_BITS, Flag
 from opic.model.classes import OTHERS
 from opic.model.page_notes import depth_of, status_of, unpack_meta
-from opic.query.exact import BoundedView
 from opic.query.kept_links import NOT_KEPT
 from opic.query.link_pairs import stored_pairs
 from opic.query.page_entries import EXACT
@@ -107,26 +106,13 @@ class CrawlPicture:
         """The number of rows."""
         return int(self.rows.max(initial=-1)) + 1
 
-    @property
-    def error_bound(self) -> float | None:
-        """The bound on the L1 distance of all importance from exact PageRank, if there is one."""
-        if isinstance(self.view, BoundedView):
-            return self.view.bound
-        return self.query.error_bound([part.books for part in self.snapshot.parts]) if self.view is None else None
-
-    def shares(self) -> NDArray[np.float64]:
-        """Return the importance of all pages, by position."""
-        if self.view is not None:
-            return self.view.estimates
-        return np.maximum(self.snapshot.scores, 0) / float(self.snapshot.total)
-
     def batches(self) -> Iterator[Batch]:
         """Yield the columns of all pages in parts, by row.
 
         Raises:
             StoreUnavailable: the store does not have these pages any more.
         """
-        shares, names = self.shares(), {0: OTHERS} | self.query.class_names()
+        shares, names = self.snapshot.shares(self.view), {0: OTHERS} | self.query.class_names()
         scores = self.snapshot.scores if self.view is None else self.view.scores
         ascending = self.snapshot.ranking.ascending if self.view is None else self.view.ascending
         for shard, part in enumerate(self.snapshot.parts):
@@ -183,7 +169,7 @@ class CrawlPicture:
     def hosts(self) -> dict[str, float]:
         """Return the importance of each host that has pages."""
         sites, names = self.snapshot.sites, self.snapshot.hosts
-        sums = sites.sums(self.shares())
+        sums = sites.sums(self.snapshot.shares(self.view))
         return {names[number]: float(sums[number]) for number in sites.order.tolist()}
 
 

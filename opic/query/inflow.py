@@ -15,17 +15,19 @@ from typing import Final
 
 import numpy as np
 
-from opic.arrays import Bools, Int64s
+from opic.arrays import Bools, Float64s, Int64s
 from opic.errors import BadInput, NotKept
 from opic.graph.flow import BOUND_MAX
 from opic.model.books import Books
 from opic.model.cash import CLASS_BITS, MILLION, Flag
+from opic.model.series import Window
 from opic.query.kept_links import NOT_KEPT
-from opic.query.link_inflow import shares_and_inflow
 from opic.query.page_entries import EXACT
+from opic.query.page_flows import PageFlows
 from opic.query.queries import Query, check_count
+from opic.query.rankings import View
 from opic.query.snapshots import Snapshot
-from opic.replica.crawl import Place, Rows
+from opic.replica.crawl import Outdated, Place, Rows
 from opic.urls.canonical import canonical_host, canonical_url, host_of, registered_domain
 
 LINKS_ONLY: Final = ("prefix", "list")  # Areas whose in-flow is not counted, only computed from kept links.
@@ -243,12 +245,51 @@ def _from_links(query: Query, wanted: _Wanted) -> dict[str, object]:
     policy, span = query.policy_of(wanted.policy, wanted.window)
     snapshot = query.snapshots.fresh() if span is None else query.snapshots.view(policy, span)[0]
     part = _Part.of(query, snapshot, wanted)
-    shares, bound, came = shares_and_inflow(query, snapshot, part.inside, policy, wanted.window)
+    shares, bound, came = _shares_and_inflow(query, snapshot, part.inside, policy, span)
     places = snapshot.places(part.positions)
     urls = query.crawl.urls_of(places)
     error = None if bound is None or bound >= BOUND_MAX else (1 - query.crawl.rules.q / MILLION) * bound
     columns = {"inflow": came[part.positions].tolist()}
     return part.answer([urls[p] for p in places], columns, lambda mask: float(shares[mask].sum()), policy, error)
+
+
+def _shares_and_inflow(
+    query: Query, snapshot: Snapshot, inside: Bools, policy: str, span: Window | None
+) -> tuple[Float64s, float | None, Float64s]:
+    """Return by position the importance of pages, with its error bound, and what comes to those `inside` from outside.
+
+    A page that was read sends d times its importance along its links, in equal shares. One pass over all links. Settles
+    first, if need be: links and importance are of the same moment, no earlier than the snapshot.
+
+    Raises:
+        Outdated: a replica was loaded anew since the snapshot.
+        NotKept: no links are kept.
+    """
+    exact = query.exact
+    if exact is None:
+        raise NotKept(NOT_KEPT)
+    with exact.flows.kept.lock:
+        settled = exact.settled()
+        if settled.loads != snapshot.loads:
+            raise Outdated
+        view: View | None = None if span is None else snapshot.view(policy, span)
+        if policy == EXACT:
+            view = settled.beside(snapshot)
+        shares = snapshot.shares(view)
+        return shares, query.bound_of(snapshot, view), _received(exact.flows, snapshot, inside, shares)
+
+
+def _received(flows: PageFlows, snapshot: Snapshot, inside: Bools, shares: Float64s) -> Float64s:
+    graph, numbers = flows.graph, flows.kept.numbers
+    at = np.concatenate([numbers.of_first(shard, len(part.state)) for shard, part in enumerate(snapshot.parts)])
+    there = at < len(graph)
+    weights = np.zeros(len(graph))
+    weights[at[there]] = np.where(inside, 0.0, shares)[there]
+    weights[~graph.moves] = 0.0
+    came = graph.matrix.spread(flows.damping * weights / np.maximum(graph.live, 1))
+    came[graph.gone_at] = 0.0
+    found: Float64s = np.append(came, 0.0)[np.minimum(at, len(graph))]
+    return found
 
 
 def _counted(query: Query, wanted: _Wanted) -> dict[str, object]:

@@ -175,10 +175,14 @@ class Query(PageQuery):
 
     def _measured(self, policy: str, span: Window | None, snapshot: Snapshot, view: View | None) -> dict[str, object]:
         """Return the fields that say how importance was estimated, with the error bound of the policy that did."""
-        bound = self.error_bound([part.books for part in snapshot.parts]) if view is None else None
-        if isinstance(view, BoundedView):
-            bound = view.bound
+        bound = self.bound_of(snapshot, view)
         return {"policy": policy, "window": span and span.shown(), **({} if bound is None else {"error_bound": bound})}
+
+    def bound_of(self, snapshot: Snapshot, view: View | None) -> float | None:
+        """Return the bound on the error of a view, or of the static estimates of a snapshot; None if there is none."""
+        if isinstance(view, BoundedView):
+            return view.bound
+        return self.error_bound([part.books for part in snapshot.parts]) if view is None else None
 
     def audit(self) -> dict[str, object]:
         """Recount the books: `minted = pages + virtual + in_flight`, in grains, for the crawl and for each shard.

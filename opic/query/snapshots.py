@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from opic.arrays import Bools, Int32s, Int64s, Uint8s
+from opic.arrays import Bools, Float64s, Int32s, Int64s, Uint8s
 from opic.errors import StoreError
 from opic.model import windows
 from opic.model.books import Books
@@ -25,7 +25,7 @@ from opic.model.cash import Flag
 from opic.model.crawl_clock import Clocks
 from opic.model.series import Window
 from opic.query.host_index import HostNames, Sites, frozen, joined
-from opic.query.rankings import Ranking, WindowView, largest
+from opic.query.rankings import Ranking, View, WindowView, largest
 from opic.query.snapshot_parts import Part
 from opic.replica import Crawl
 from opic.replica.crawl import PAGES_EXACT, Outdated, Place, Rows
@@ -161,6 +161,10 @@ class Snapshot:
             return frozen(scores)
 
         return self._keep("scores", work_out)
+
+    def shares(self, view: View | None) -> Float64s:
+        """Return the importance of all pages by a view, or the static one."""
+        return np.maximum(self.scores, 0) / self.total if view is None else view.estimates
 
     def view(self, policy: str, window: Window) -> WindowView:
         """Return the view of a window policy on this snapshot; the first call collects the measures.
