@@ -27,9 +27,8 @@ from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS
 from opic.ingest.event_log import KeyedCall
 from opic.messages.local import RankedDomain
 from opic.model.events import EventLimits, page_of, shown_canonical
-from opic.query.authorities import most_linked
 from opic.query.inflow import inflow
-from opic.query.inlinks import inlinks
+from opic.query.inlinks import inlinks, most_linked
 from opic.query.page_entries import EXACT
 from opic.query.page_queries import Ask, ImportanceAnswer
 from opic.query.search import search

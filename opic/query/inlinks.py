@@ -1,13 +1,30 @@
-"""In-links: the pages that were read and whose links, as last read, lead to a page."""
+"""In-links: the pages that link to a page, and the pages that most pages link to, also as of the last days.
 
-from typing import NamedTuple
+The in-links of a page are the distinct pages that were read, exist, and link to it as last read. With a window only
+those count whose last read is in it: pages that were not read again for longer say nothing about what is linked now.
+
+Source: Kumar, Lang, Marlow, Tomkins (2008): a page is authoritative if its in-degree is high; section III, the same
+over the links of a time window.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from opic.arrays import Bools, Int64s
+from opic.errors import BadInput
 from opic.model.cash import Flag
+from opic.model.series import UNITS_US, Window
 from opic.query.kept_links import KeptLinks
 from opic.query.queries import Query, check_count
+from opic.query.rankings import largest
+from opic.query.top_pages import Cursor, answer_of
+from opic.replica import Replica
 from opic.replica.crawl import Outdated, Place
+from opic.urls.canonical import canonical_host
+
+PAGES_AT_ONCE: Final = 1 << 16  # Pages whose last reads are looked up while a replica waits: some milliseconds.
 
 
 def inlinks(query: Query, kept: KeptLinks, url: str, n: int = 100) -> dict[str, object] | None:
@@ -70,3 +87,121 @@ def _linking(query: Query, kept: KeptLinks, url: str, n: int) -> _Linking | None
     first = np.lexsort((shards[live], ids[live]))[:n]
     places: list[Place] = list(zip(shards[live][first].tolist(), ids[live][first].tolist(), strict=True))
     return _Linking(places, int(live.sum()), as_of)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    pages: int
+    wanted: Bools  # By page: whether it may be in the answer.
+    time_us: int  # Of the last record.
+
+
+class _Linked(NamedTuple):
+    place: Place
+    url: str
+    inlinks: int
+
+
+def most_linked(  # noqa: PLR0917 - the terms of one question
+    query: Query,
+    kept: KeptLinks,
+    n: int = 100,
+    domain: str | None = None,
+    policy: str | None = None,
+    window: float | str | None = None,
+    after: str | None = None,
+) -> dict[str, Any]:
+    """Return the pages with the most in-links, descending, ties by shard and first sight, as `Query.top_from` does.
+
+    With a window it takes a pass over all links.
+
+    Args:
+        n: maximum number of pages; pages without in-links are left out.
+        domain: only pages of this host or domain and its subdomains; links from all pages count.
+        policy: of the importance that each page comes with.
+        window: a duration before the last record, like "7d" or "12h"; all links if None.
+        after: go on here: the "next" of the answer before.
+
+    Raises:
+        NotKept: no links are kept.
+        BadInput: a parameter is invalid.
+    """
+    check_count(n, "page")
+    within = None if domain is None else canonical_host(domain)
+    span = None if window is None else Window.parse(window)
+    if span is not None and not span.unit:
+        raise BadInput(
+            f'window={span.shown()} is a number of rounds: with by=inlinks say a duration like "7d" or "12h"'
+        )
+    cursor = None if after is None else Cursor.parse(after, len(query.crawl))
+    found, as_of = query.crawl.steadily(lambda: _most_linked(kept, n, within, span, cursor))
+    told = {"window": None if span is None else span.shown()}
+    pages = [
+        {**page, **told, "inlinks": one.inlinks}
+        for page, one in zip(query.importance([one.url for one in found], policy), found, strict=True)
+        if page is not None
+    ]
+    return answer_of(pages, lambda last: Cursor(*found[last].place, found[last].inlinks), n, as_of)
+
+
+def _most_linked(
+    kept: KeptLinks, n: int, within: str | None, span: Window | None, cursor: Cursor | None
+) -> tuple[list[_Linked], float]:
+    """Return the pages with the most in-links, one more than `n` if there are more; and a time."""
+    counts, as_of = _counts(kept, within, span)
+    together, starts = np.concatenate(counts), np.cumsum([0, *map(len, counts)])
+    if cursor is not None:
+        newer = cursor.page >= len(counts[cursor.shard])
+        position = len(together) if newer else int(starts[cursor.shard]) + cursor.page
+        together[~cursor.later(together, position)] = -1
+    best = largest(together, n + 1)
+    shards = np.searchsorted(starts, best, side="right") - 1
+    places: list[Place] = list(zip(shards.tolist(), (best - starts[shards]).tolist(), strict=True))
+    urls = kept.crawl.urls_of(places)
+    linked = zip(places, together[best].tolist(), strict=True)
+    # Those without a URL were forgotten a moment ago.
+    return [_Linked(place, urls[place], count) for place, count in linked if urls[place]], as_of
+
+
+def _counts(kept: KeptLinks, within: str | None, span: Window | None) -> tuple[list[Int64s], float]:
+    """Return by shard the in-links of pages, -1 for those that may not be in the answer; and a time."""
+
+    def look(replica: Replica) -> _Shard:
+        state = replica.state
+        wanted: Bools = (state & (Flag.KNOWN | Flag.GONE)) == Flag.KNOWN
+        if within is not None:
+            inside = np.zeros(len(replica.hosts), np.bool_)
+            inside[replica.hosts.below(within)] = True
+            wanted &= inside[replica.host]
+        return _Shard(len(state), wanted, replica.books.time_us)
+
+    crawl, loads = kept.crawl, kept.crawl.loads
+    with kept.lock:
+        read = kept.catch_up(kept.check, look)
+        numbers = [kept.numbers.of_first(shard, one.pages) for shard, one in enumerate(read.taken)]
+        if span is None:
+            counts = [kept.inlinks.of(some) for some in numbers]
+        else:
+            since_us = max(one.time_us for one in read.taken) - span.amount * UNITS_US[span.unit]
+            recent = [
+                some[_read_since(replica, len(some), since_us)]
+                for replica, some in zip(crawl.replicas, numbers, strict=True)
+            ]
+            column = kept.pool.link_counts(len(kept.numbers), np.concatenate(recent))
+            counts = [column[some] for some in numbers]
+        if kept.loads != loads or crawl.loads != loads:
+            raise Outdated
+    found = [np.where(one.wanted & (some > 0), some, -1) for one, some in zip(read.taken, counts, strict=True)]
+    return found, read.as_of
+
+
+def _read_since(replica: Replica, pages: int, since_us: float) -> Bools:
+    """Return a mask of the first pages of a shard that were read at some time or later."""
+    found = np.zeros(pages, np.bool_)
+    for first in range(0, pages, PAGES_AT_ONCE):
+        part = slice(first, min(first + PAGES_AT_ONCE, pages))
+        with replica.reading():
+            if pages > len(replica):
+                raise Outdated
+            found[part] = replica.histories.last_read_us(replica.columns.row[part]) >= max(since_us, 1)
+    return found

@@ -12,7 +12,7 @@ from serving import serving
 
 from opic.client import BadRequest, Client, Conflict, Event
 from opic.errors import BadInput, NotKept
-from opic.query.authorities import most_linked
+from opic.query.inlinks import most_linked
 from opic.query.kept_links import KeptLinks
 from opic.query.queries import Query
 from opic.query.snapshots import Snapshots

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from opic.cli.main import app
 from opic.client import BadRequest
 from opic.errors import BadInput
-from opic.query.authorities import most_linked
+from opic.query.inlinks import most_linked
 from opic.query.top_pages import Cursor
 
 pytestmark = pytest.mark.slow  # `make check` stays under two minutes.
