@@ -50,23 +50,16 @@ CLEAN: Final = 0
 class BlocksCall:
     """A call that writes blocks. It succeeds or fails as a whole, independently of other calls."""
 
-    command: list[Any] = field(default_factory=list)
+    keys: list[str]
+    arguments: list[Any]
     blocks: list[int] = field(default_factory=list)
     hosts: int | None = None  # If it writes the names too: the number of hosts.
     size: int = 0
 
-
-@dataclass(slots=True)
-class Written:
-    """Blocks that were sent, as of one head, but are not confirmed yet."""
-
-    head: Head
-    calls: list[BlocksCall | LinksCall] = field(default_factory=list)
-
     @property
-    def commands(self) -> list[list[Any]]:
-        """The commands to send."""
-        return [call.command for call in self.calls]
+    def command(self) -> list[Any]:
+        """The command to send."""
+        return ["FCALL", "opic_4_blocks", len(self.keys), *self.keys, *self.arguments]
 
 
 class _Blocks(Growing):
@@ -93,16 +86,11 @@ class Checkpointer:
         self._blocks = _Blocks()
         self._names_since, self._names_touched, self._hosts_written = CLEAN, 0, 0
         self._journal: deque[tuple[int, int]] = deque()  # Records not trimmed yet: LSN, bytes.
-        self._journal_bytes = self._looked_bytes = 0
+        self.journal_bytes = self._looked_bytes = 0  # Of the records in the journal; of those since the last `write`.
         self._others = False  # Whether another worker has appended since the last `write`.
         self.forgot, self._forgot_at = 0, 0.0  # The last record that forgot pages, unless none has their URLs any more.
         self._blank: dict[int, set[int]] = {}  # By block: numbers of fields with URLs of pages that were forgotten.
         self.links.reset()
-
-    @property
-    def journal_bytes(self) -> int:
-        """Bytes of the records in the journal, as far as this worker knows."""
-        return self._journal_bytes
 
     @property
     def dirty(self) -> int:
@@ -156,7 +144,7 @@ class Checkpointer:
         blocks.touched[some] = effect.lsn
         blocks.fields[some] |= fields[some]
         self._journal.append((effect.lsn, effect.size))
-        self._journal_bytes += effect.size
+        self.journal_bytes += effect.size
         self._looked_bytes += effect.size
 
     def _note_forgotten(self, effect: Effect, lsn_of: Int64s | None) -> None:
@@ -183,11 +171,11 @@ class Checkpointer:
         """Return whether it is time to write blocks."""
         return self._looked_bytes * LOOKS_A_BUDGET >= self.budget
 
-    def write(self, head: Head, *, everything: bool = False) -> Written | None:
-        """Return commands that write blocks as of the replica's head. Send them after the append of that record.
+    def write(self, head: Head, *, everything: bool = False) -> list[BlocksCall | LinksCall]:
+        """Return calls that write blocks as of the replica's head. Send them after the append of that record.
 
         Args:
-            head: the replica's head. The server refuses the commands if its head is different when they arrive.
+            head: the replica's head. The server refuses the calls if its head is different when they arrive.
             everything: write all dirty blocks, for a full checkpoint.
         """
         if self._others:
@@ -195,12 +183,11 @@ class Checkpointer:
             self._others = False
         dirty = np.flatnonzero(self._blocks.since)
         share = self._looked_bytes / (WRITTEN_BY * self.budget)
-        if self._journal_bytes > self.budget:
-            share = max(share, self._journal_bytes / self.budget - WRITTEN_BY)  # Over budget: write more at once.
+        if self.journal_bytes > self.budget:
+            share = max(share, self.journal_bytes / self.budget - WRITTEN_BY)  # Over budget: write more at once.
         self._looked_bytes = 0
         count = len(dirty) if everything else min(len(dirty), math.ceil(share * len(dirty)))
         oldest = dirty[np.argsort(self._blocks.since[dirty], kind="stable")[:count]]
-        written = Written(head)
         images: list[tuple[int | None, dict[str, bytes]]] = []
         for block in oldest.tolist():
             bits = int(self._blocks.fields[block])
@@ -212,9 +199,7 @@ class Checkpointer:
         names_age = self._names_since
         if names_age != CLEAN and (everything or not len(oldest) or names_age <= int(self._blocks.since[oldest[-1]])):
             images.append((None, pack_names(self.replica, self._hosts_written)))
-        self._compose(written, images)
-        written.calls += self.links.compose(head, everything=everything)
-        return written if written.calls else None
+        return [*self._compose(head, images), *self.links.compose(head, everything=everything)]
 
     def _blanked(self, block: int, image: Mapping[str, bytes]) -> dict[str, bytes]:
         """Return the fields of a block that have URLs of forgotten pages, without these; except those of the image."""
@@ -234,35 +219,23 @@ class Checkpointer:
         """Return whether URLs of pages may still be stored that were forgotten this long ago or longer."""
         return bool(self.forgot) and time.monotonic() - self._forgot_at >= seconds
 
-    def _compose(self, written: Written, images: Sequence[tuple[int | None, dict[str, bytes]]]) -> None:
+    def _compose(self, head: Head, images: Sequence[tuple[int | None, dict[str, bytes]]]) -> list[BlocksCall]:
         """Distribute images of blocks over calls. The block number None stands for the names."""
-        keys: list[str] = []
-        arguments: list[Any] = []
-        call = BlocksCall()
-
-        def close() -> None:
-            if keys:
-                head = written.head
-                rests_on = head.lsn, head.digest
-                call.command += ["FCALL", "opic_4_blocks", 1 + len(keys), self.keys.head, *keys, *rests_on, *arguments]
-                written.calls.append(call)
-
+        calls: list[BlocksCall] = []
         for block, image in images:
             size = sum(map(len, image.values()))
-            if keys and call.size + size > CALL_BYTES_AIM:
-                close()
-                keys, arguments, call = [], [], BlocksCall()
+            if not calls or calls[-1].size + size > CALL_BYTES_AIM:
+                calls.append(BlocksCall([self.keys.head], [head.lsn, head.digest]))
+            call = calls[-1]
             if block is None:
-                keys.append(self.keys.names_block)
+                call.keys.append(self.keys.names_block)
                 call.hosts = len(self.replica.hosts)
             else:
-                keys.append(self.keys.block(block))
+                call.keys.append(self.keys.block(block))
                 call.blocks.append(block)
-            arguments.append(2 * len(image))
-            for name, value in image.items():
-                arguments += (name, value)
+            call.arguments += (2 * len(image), *(part for pair in image.items() for part in pair))
             call.size += size
-        close()
+        return calls
 
     def confirm(self, head: Head, done: Sequence[BlocksCall | LinksCall]) -> None:
         """Mark the blocks and the links of these calls, which the server confirmed, as written as of a head."""
@@ -307,7 +280,7 @@ class Checkpointer:
         if self.forgot <= blank:
             self.forgot = 0
         while self._journal and self._journal[0][0] < least:
-            self._journal_bytes -= self._journal.popleft()[1]
+            self.journal_bytes -= self._journal.popleft()[1]
 
     def _learn(self, blocks: Int64s) -> None:
         """Read the LSNs of blocks from the store: another worker may have written them."""

@@ -26,7 +26,8 @@ from opic.errors import (
     TailLost,
     UrlMissing,
 )
-from opic.ingest.checkpointer import JOURNAL_BYTES, Checkpointer, Written
+from opic.ingest.checkpointer import JOURNAL_BYTES, BlocksCall, Checkpointer
+from opic.ingest.link_keeper import LinksCall
 from opic.ingest.step import Step, StepCalls
 from opic.memory import lazy_zeros
 from opic.model.events import EventLimits, KeptLimits
@@ -58,7 +59,7 @@ class _Sent:
     batch: Batch
     effect: Effect
     before: Before
-    written: Written | None
+    written: list[BlocksCall | LinksCall]
     trim: list[Any] | None
 
 
@@ -248,13 +249,13 @@ class ShardWriter:
         kept = self.replica.apply(effect, keep=True)
         self.checkpointer.ours = False
         assert kept is not None
-        sent = _Sent(batch, effect, kept, None, None)
+        sent = _Sent(batch, effect, kept, [], None)
         try:
             if self.checkpointer.due():
                 sent.trim = self.checkpointer.trim_command(effect.head)
                 sent.written = self.checkpointer.write(effect.head)
             more = [sent.trim] if sent.trim else []
-            line.send(step, *more, *(sent.written.commands if sent.written else ()))
+            line.send(step, *more, *(call.command for call in sent.written))
         except BaseException:
             self.replica.undo(kept)
             raise
@@ -287,20 +288,20 @@ class ShardWriter:
         self._steps.confirm()
         if sent.trim is not None:
             self._take_trim(sent.trim, line)
-        if sent.written is not None:
-            self._take_written(sent.written, line)
+        if sent.written:
+            self._take_written(sent.effect.head, sent.written, line)
 
-    def _take_written(self, written: Written, line: Line) -> None:
+    def _take_written(self, head: Head, written: Sequence[BlocksCall | LinksCall], line: Line) -> None:
         done, refusals = [], []
-        for call, answer in zip(written.calls, line.answers(len(written.calls)), strict=True):
+        for call, answer in zip(written, line.answers(len(written)), strict=True):
             if isinstance(answer, Exception) or answer[0] != b"OK":
                 refusals.append(answer)
             else:
                 done.append(call)
-        self.checkpointer.confirm(written.head, done)
+        self.checkpointer.confirm(head, done)
         if refusals:  # Their blocks remain dirty and are written later.
             text = "shard %d: %d of %d writes of checkpoint blocks were refused: %s"
-            log.warning(text, self.shard.number, len(refusals), len(written.calls), refusals[0])
+            log.warning(text, self.shard.number, len(refusals), len(written), refusals[0])
 
     def _seen(self, line: Line, names: Sequence[bytes]) -> Mapping[bytes, int]:
         """Return which calls with an Idempotency-Key already took effect, with the times of their records."""
@@ -318,8 +319,7 @@ class ShardWriter:
             self.follower.catch_up()
             self._next.clear()
             head = self.replica.head
-            written = self.checkpointer.write(head, everything=True) if head.lsn else None
-            for call in written.calls if written else ():
+            for call in self.checkpointer.write(head, everything=True) if head.lsn else ():
                 line.send(call.command)
                 if line.answer()[0] != b"OK":
                     raise StoreUnavailable(

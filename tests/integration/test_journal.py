@@ -163,11 +163,12 @@ def test_trimmable_journal_recovers_from_full_memory(servers: Server) -> None:
     store = ShardWriter(shard, journal_bytes=1 << 30)
     store.apply(PARTITION, LOG[:1_000])
     store.checkpointer.budget = 64  # From here on it is time to trim.
-    written = store.checkpointer.write(store.replica.head, everything=True)
-    assert written is not None
-    for command in written.commands:
-        shard.client.execute_command(*command)
-    store.checkpointer.confirm(written.head, written.calls)
+    head = store.replica.head
+    written = store.checkpointer.write(head, everything=True)
+    assert written
+    for call in written:
+        shard.client.execute_command(*call.command)
+    store.checkpointer.confirm(head, written)
     entries = shard.client.xlen(shard.keys.journal)
     shard.client.config_set("maxmemory", 1)
     for _ in range(2):  # As the worker does: again after a while.
