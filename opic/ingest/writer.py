@@ -381,9 +381,15 @@ class Writer:
         if 0 not in wanted:
             return delivered
         # The books of the shards are not read at one instant. That shifts what is decided, but loses no grain.
-        parts = self.crawl.books()
-        self._count_rounds(parts)
-        return delivered + self._grant(parts)
+        parts, rules = self.crawl.books(), self.crawl.rules
+        whole = Books.merged(parts, rules)
+        rounds = RoundCount(whole.rounds, whole.clock, whole.live)
+        if not rules.continuous and whole.round_count.due(rounds):  # Else they follow from the clock.
+            self._record(COUNTS, parts, msgspec.msgpack.encode(rounds), "count")
+        grant = payout_due(parts, rules)
+        if grant:
+            self._record(GRANTS, parts, str(grant).encode(), "grant")
+        return delivered + bool(grant)
 
     def purge(self, seconds: float) -> None:
         """Remove the URLs of pages that were forgotten so long ago from what is stored; see `ShardWriter.purge`."""
@@ -407,20 +413,6 @@ class Writer:
             except DeliveryPaused:
                 time.sleep(PAUSED_SECONDS)
             on_round()
-
-    def _grant(self, parts: Sequence[Books]) -> int:
-        """Grant what the virtual page owes to all pages of all shards; return 1 if a grant was due, else 0."""
-        amount = payout_due(parts, self.crawl.rules)
-        if amount:
-            self._record(GRANTS, parts, str(amount).encode(), "grant")
-        return int(amount > 0)
-
-    def _count_rounds(self, parts: Sequence[Books]) -> None:
-        """Count the rounds of the crawl, if that is due. Under the continuous payout they follow from its clock."""
-        whole = Books.merged(parts, self.crawl.rules)
-        now = RoundCount(whole.rounds, whole.clock, whole.live)
-        if not self.crawl.rules.continuous and whole.round_count.due(now):
-            self._record(COUNTS, parts, msgspec.msgpack.encode(now), "count")
 
     def _record(self, partition: str, parts: Sequence[Books], value: bytes, kind: str) -> None:
         """Write what was decided for all shards as a record of shard 0. Of two workers that do so, one is refused."""
