@@ -98,10 +98,6 @@ def _backwards(shard: Shard, value_bytes_max: int | None) -> Iterator[Letter]:
         before = f"({entries[-1][0].decode()}"
 
 
-def _age(letter: Letter) -> tuple[int, ...]:
-    return tuple(map(int, letter.id.split("-")))
-
-
 def remove(shard: Shard, letters: Iterable[Letter]) -> None:
     """Delete letters from a shard."""
     if ids := [letter.id for letter in letters]:
@@ -126,8 +122,8 @@ class StoredLetters:
     def newest(self, count: int, error: str = "", value_bytes_max: int | None = None) -> list[Letter]:
         """Return the newest `count` letters whose reason contains `error`, oldest first, with values cut as asked."""
         by_shard = [_backwards(shard, value_bytes_max) for shard in self._crawl.shards]
-        letters = (letter for letter in merge(*by_shard, key=_age, reverse=True) if error in letter.error)
-        return list(islice(letters, count))[::-1]
+        by_age = merge(*by_shard, key=lambda letter: tuple(map(int, letter.id.split("-"))), reverse=True)
+        return list(islice((letter for letter in by_age if error in letter.error), count))[::-1]
 
     def replay(self, error: str = "", count: int | None = None) -> int:
         """Publish letters again, then delete them. After a crash in between, nothing is published twice."""
@@ -138,11 +134,11 @@ class StoredLetters:
             if error not in letter.error:
                 continue
             call = KeyedCall.of(f"dead letter {shard.number}/{letter.id}", "", letter.value)
-            while True:
+            appended = False
+            while not appended:
                 begun = self._log.begun(call)
                 terms = begun.terms if begun else AppendTerms(self._log.clock.now_us(), EventLimits())
-                if self._log.append_once(call, [letter.value], begun, terms):
-                    break
+                appended = self._log.append_once(call, [letter.value], begun, terms)
             remove(shard, [letter])
             replayed += 1
         return replayed

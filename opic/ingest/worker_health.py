@@ -6,6 +6,7 @@ Labels never contain URLs or hosts, only partitions, whose number is small and f
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
@@ -48,11 +49,10 @@ class HealthAnswers(Collector):
         status, text = "404 Not Found", "unknown path: use /metrics, /healthz or /readyz"
         if path == "/healthz":
             status, text = "200 OK", "ok"
+        elif path == "/readyz" and (reason := self.reason) is not None:
+            status, text = "503 Service Unavailable", f"not ready: {reason}"
         elif path == "/readyz":
-            reason = self.reason
-            status, text = (
-                ("200 OK", "ready") if reason is None else ("503 Service Unavailable", f"not ready: {reason}")
-            )
+            status, text = "200 OK", "ready"
         start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
         return [text.encode() + b"\n"]
 
@@ -72,28 +72,16 @@ class Health(HealthAnswers, WorkerWatch):
         """Start as not ready."""
         super().__init__()
         self._lag: Mapping[str, Lag] = {}
-        registry = self.registry
-        self._events = Counter(
-            "opic_worker_events", "Records applied by this worker.", ("partition",), registry=registry
-        )
-        self._steps = Histogram(
-            "opic_worker_step_seconds", "Duration of a step.", buckets=STEP_SECONDS, registry=registry
-        )
-        self._step_events = Histogram(
-            "opic_worker_step_events", "Number of events in a step.", buckets=STEP_EVENTS, registry=registry
-        )
-        self._round_trips = Counter(
-            "opic_worker_step_round_trips", "Round trips to the store made by steps.", registry=registry
-        )
+        counter, histogram = partial(Counter, registry=self.registry), partial(Histogram, registry=self.registry)
+        self._events = counter("opic_worker_events", "Records applied by this worker.", ("partition",))
+        self._steps = histogram("opic_worker_step_seconds", "Duration of a step.", buckets=STEP_SECONDS)
+        self._step_events = histogram("opic_worker_step_events", "Number of events in a step.", buckets=STEP_EVENTS)
+        self._round_trips = counter("opic_worker_step_round_trips", "Round trips to the store made by steps.")
         about = "Links looked up, by whether they were in the worker's cache."
-        self._lookups = Counter("opic_worker_link_lookups", about, ("cache",), registry=registry)
-        self._hits, self._misses = self._lookups.labels("hit"), self._lookups.labels("miss")
-        self._deliveries = Counter(
-            "opic_worker_deliveries", "Transfers between shards applied by this worker.", registry=registry
-        )
-        self._backoffs = Counter(
-            "opic_worker_backoffs", "Waits because the store or Kafka was unavailable.", registry=registry
-        )
+        lookups = counter("opic_worker_link_lookups", about, ("cache",))
+        self._hits, self._misses = lookups.labels("hit"), lookups.labels("miss")
+        self._deliveries = counter("opic_worker_deliveries", "Transfers between shards applied by this worker.")
+        self._backoffs = counter("opic_worker_backoffs", "Waits because the store or Kafka was unavailable.")
 
     def stepped(self, step: Step) -> None:
         """Count a step."""

@@ -202,9 +202,10 @@ class KafkaSource:
             # The topic no longer has the current offset; `_settle` checks it.
             self._new.update(self._consumer.assignment())
             found = {}
+        checked = self._signatures.checked
         for partition, messages in found.items():
             since, end = self._next.get(partition, messages[0].offset), messages[-1].offset + 1
-            records = [one if type(one) is Record else self._record(one) for one in messages]
+            records = [one if type(one) is Record else checked(one, record_of(one)) for one in messages]
             self._held[partition] = Taken(name_of(partition), records, since, end)
             self._next[partition] = end
         if found:
@@ -212,9 +213,6 @@ class KafkaSource:
         elif time.monotonic() - self._heard > QUIET_SECONDS:
             self._look()
         self._tell_idle()
-
-    def _record(self, message: Any) -> Record:
-        return self._signatures.checked(message, record_of(message))
 
     def _look(self) -> None:
         """Send a request to Kafka: the client does not distinguish an unavailable broker from an idle topic."""

@@ -95,14 +95,11 @@ def partition_advice(partitions: int, shards: int) -> str | None:
     """Explain why a number of partitions is slow for a crawl's number of shards; None if it is not."""
     if shards % partitions == 0:
         return None
+    best = min((d for d in range(1, shards + 1) if shards % d == 0), key=lambda d: (abs(d - partitions), -d))
     return (
         f"{shards} shards is not a multiple of {partitions} partitions: several workers write to the same shard, and "
-        f"some of their steps conflict; correct, but slower than with {_best(partitions, shards)} partitions"
+        f"some of their steps conflict; correct, but slower than with {best} partitions"
     )
-
-
-def _best(partitions: int, shards: int) -> int:
-    return min((d for d in range(1, shards + 1) if shards % d == 0), key=lambda d: (abs(d - partitions), -d))
 
 
 def create(
