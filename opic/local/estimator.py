@@ -196,7 +196,9 @@ class Estimator:
         read = any(event.status // 100 in (2, 3) for planned in waves for event in planned.events.values())
         if not read and not any(planned.left for planned in waves):
             # The first time, or the domain did not answer then.
-            waves.append(self._journal.plan(LOCAL, self._local_seeds(seeds)[: self.options.local_max]))
+            known = self.service.inflow() if self.service is not None else None
+            first = list(known.pages) if known is not None and known.pages else list(seeds)
+            waves.append(self._journal.plan(LOCAL, first[: self.options.local_max]))
         while waves:
             for planned in waves:
                 seen |= dict.fromkeys(planned.urls)
@@ -209,18 +211,11 @@ class Estimator:
                     self._add_local(fetched_page(planned.events[url], self.options.limits))
             waves = []
             room = max(min(self.options.local_max - tried, WAVE_MAX), 0)
-            found = (url for links in self._local.values() for url in links)
-            more = [url for url in dict.fromkeys(found) if url not in seen and self._is_local(url)][:room]
+            found = dict.fromkeys(url for links in self._local.values() for url in links if url not in seen)
+            more = [url for url in found if self._numbers.is_local(self._numbers.id_of(url))][:room]
             if more and not self._stopped():
                 waves = [self._journal.plan(LOCAL, more)]
         self._publish()
-
-    def _local_seeds(self, seeds: Sequence[str]) -> list[str]:
-        known = self.service.inflow() if self.service is not None else None
-        return list(known.pages) if known is not None and known.pages else list(seeds)
-
-    def _is_local(self, url: str) -> bool:
-        return self._numbers.is_local(self._numbers.id_of(url))
 
     def _add_local(self, page: FetchedPage) -> None:
         """Take the last event of a page of the domain."""
@@ -389,7 +384,7 @@ class Estimator:
         return ServiceKnowledge(
             np.array([inflow.pages.get(url, 0.0) for url in urls[: graph.local]]),
             np.array([known[url].importance if url in known else np.nan for url in urls]),
-            np.array([url in known and known[url].read for url in urls], np.bool_),
+            np.array([url in known and bool(known[url].reads) for url in urls], np.bool_),
             inflow.outside_mass,
             inflow.unread_mass,
             inflow.dangling_mass,

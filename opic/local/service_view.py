@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import httpx
 
 from opic.client import AsyncClient, BadAnswer, BadRequest, ClientError, Conflict, Event, NotFound, Page
+from opic.client.answers import Importance
 from opic.model.events import CrawlEvent
 from opic.urls.canonical import registered_domain
 
@@ -41,14 +42,6 @@ class InflowOfDomain:
     unread_mass: float
     dangling_mass: float
     known_pages: int
-
-
-@dataclass(frozen=True, slots=True)
-class KnownPage:
-    """What the service says of a page that it knows."""
-
-    importance: float
-    read: bool
 
 
 class ServiceView(AbstractContextManager["ServiceView"]):
@@ -102,9 +95,9 @@ class ServiceView(AbstractContextManager["ServiceView"]):
             return None
         return self._ask(self._inflow, self._inflow_seconds)
 
-    def importances(self, urls: Sequence[str]) -> dict[str, KnownPage]:
+    def importances(self, urls: Sequence[str]) -> dict[str, Importance]:
         """Return what the service says of those of the pages that it knows; nothing if it is away."""
-        found: dict[str, KnownPage] = {}
+        found: dict[str, Importance] = {}
         for at in range(0, len(urls), URLS_A_CALL):
             part = urls[at : at + URLS_A_CALL]
             if (answer := self._ask(partial(AsyncClient.importances, urls=part))) is None:
@@ -114,7 +107,7 @@ class ServiceView(AbstractContextManager["ServiceView"]):
                 return found
             for url, page in zip(part, answer.pages, strict=True):
                 if page.importance is not None and 0 <= page.importance <= 1:
-                    found[url] = KnownPage(page.importance, bool(page.reads))
+                    found[url] = page
         return found
 
     def inlinks(self, url: str) -> list[str] | None:
