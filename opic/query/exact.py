@@ -9,9 +9,9 @@ can be computed again from the links.
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -20,9 +20,10 @@ from opic.background import lower_priority
 from opic.errors import NotKept, StoreError, StoreUnavailable
 from opic.graph.flow import BOUND_MAX
 from opic.model.cash import Flag
+from opic.query.fetch_order import REST, FetchOrder
 from opic.query.host_index import joined
 from opic.query.kept_links import LinksRead
-from opic.query.page_flows import PageFlows, PageStates
+from opic.query.page_flows import BOUND, LINKS_A_SETTLE, SAYS_SOMETHING, PageFlows, PageStates
 from opic.query.rankings import View, ranks_among
 from opic.query.snapshots import KNOWN_GONE, Snapshot
 from opic.replica.crawl import Place
@@ -30,7 +31,6 @@ from opic.replica.effect import Head
 
 log = logging.getLogger("opic.query")
 
-BOUND: Final = 0.01
 AIM: Final = 0.8  # What is settled to, as a share of the bound wanted: the error is then about half of the latter.
 QUICK_SECONDS: Final = 0.05  # A question settles where the last settling took no more CPU time than this,
 CREDIT_SECONDS: Final = 0.5  # and settlings of questions took less than this beyond their share of the time,
@@ -38,15 +38,12 @@ CREDIT_SHARE: Final = 0.1  # which is this where they take
 SHORT_SECONDS: Final = 0.005  # this at most, and else
 CREDIT_SHARE_LONG: Final = 0.005  # this: at a steady load, hardly one question in a hundred waits for a settling.
 FIRST_SECONDS: Final = 2.0  # How long a question waits for the first answer after a start.
-LOOK_SECONDS: Final = 0.1  # Interval at which the thread looks for changes,
-REST: Final = 9  # or this multiple of the CPU time of the last settling, if that is longer,
+LOOK_SECONDS: Final = 0.1  # How often the thread looks for changes, or REST times a settling's CPU time, if longer,
 REST_SECONDS_MAX: Final = 0.4  # but no more than this, so that answers are hardly ever a second old,
 REST_MIN: Final = 0.25  # and no less than this multiple: its thread has a lower priority anyway.
 YOUNG_SECONDS: Final = 0.9  # A question waits for a settling in progress if the last answer is older than this,
 WAIT_SECONDS: Final = 0.25  # for this long.
 AGE_SECONDS_MAX: Final = 0.98  # An answer that takes no time may show a state as old as this.
-LINKS_A_SETTLE: Final = 500_000_000  # Links followed at once, some seconds; the rest of the flow waits.
-SAYS_SOMETHING: Final = BOUND_MAX / 2  # With a larger bound, estimates from cash are the default.
 FURTHER: Final = 1e-6  # For `top`: with this bound most ranks are certain. It is aimed at,
 FURTHER_LINKS: Final = 10_000_000  # but no more links than this are followed for it.
 CHECK_SECONDS: Final = 600.0  # How often the residual is computed anew.
@@ -128,18 +125,6 @@ class ExactView:
         return found
 
 
-class Companion(Protocol):
-    """What is computed from the flows in the same thread, as of the same position: see `Exact.start`."""
-
-    beside: bool  # Whether that thread is there.
-
-    def due(self) -> bool:
-        """Return whether it should be computed anew."""
-
-    def taken(self, read: LinksRead[PageStates]) -> Callable[[], object]:
-        """Take what it needs of the flows, which are settled; return what is left to do once the links are let go."""
-
-
 @dataclass(frozen=True, slots=True)
 class ExactStanding:
     """How the flow stands, for metrics."""
@@ -173,7 +158,7 @@ class Exact:
         self._standing: ExactStanding | None = None
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
-        self._companion: Companion | None = None
+        self._order: FetchOrder | None = None
         self._always = True
         self._settled = threading.Event()  # Once there is a first view.
         self._kept.release_listeners.append(self._forget)
@@ -189,16 +174,16 @@ class Exact:
             self._crawl.follow()  # For the first time.
         return self._kept.held
 
-    def start(self, companion: Companion | None = None, *, always: bool = True) -> None:
+    def start(self, order: FetchOrder | None = None, *, always: bool = True) -> None:
         """Follow the journals in a background thread until `close`.
 
         Args:
-            companion: what is computed in that thread as well.
-            always: settle whenever something changed; else only when the companion is due.
+            order: of the pages to fetch, which is computed in that thread as well.
+            always: settle whenever something changed; else only when the order is due.
         """
-        self._companion, self._always = companion, always
-        if companion is not None:
-            companion.beside = True
+        self._order, self._always = order, always
+        if order is not None:
+            order.beside = True
         self._thread = threading.Thread(target=self._run, name="opic-exact", daemon=True)
         self._thread.start()
 
@@ -236,15 +221,15 @@ class Exact:
 
     def _keep_up(self) -> None:
         """Settle both flows where something changed, after one reading of the links: neither misses a change."""
-        companion = self._companion if self._companion is not None and self._companion.due() else None
+        order = self._order if self._order is not None and self._order.due() else None
         changed = not self._is_current() or self._trust_heads != self._crawl.heads()
-        if companion is None and not (changed and self._always):
+        if order is None and not (changed and self._always):
             return
         with self._kept.lock:
-            _, read = self._settle(self.bound, trust=True)
-            left = companion.taken(read) if companion is not None else None
-        if left is not None:
-            left()
+            _, read = self._settle(trust=True)
+            sort = order.taken(read) if order is not None else None
+        if sort is not None:
+            sort()
 
     def _is_current(self) -> bool:
         view = self._view
@@ -293,7 +278,7 @@ class Exact:
             view = self._view
             if view is not None and view.loads == self._crawl.loads:
                 return self._view_beside(view, further=further)
-        return self._settle(self.bound, further=further)[0]
+        return self._settle(further=further)[0]
 
     def _view_beside(self, view: ExactView, *, further: bool) -> ExactView:
         """As `view`, where a thread settles as well: wait for it rather than do the same, and not for long."""
@@ -304,7 +289,7 @@ class Exact:
             return self._view or view
         try:
             if may and not self._is_current():
-                self._settle(self.bound, further=further)
+                self._settle(further=further)
                 self._credit -= self._cpu
         finally:
             self._kept.lock.release()
@@ -325,11 +310,9 @@ class Exact:
         view = self._view
         if view is not None and self._is_current():
             return view.renewed(self._crawl.as_of)
-        return self._settle(self.bound)[0]
+        return self._settle()[0]
 
-    def _settle(
-        self, bound: float, *, further: bool = False, trust: bool = False
-    ) -> tuple[ExactView, LinksRead[PageStates]]:
+    def _settle(self, *, further: bool = False, trust: bool = False) -> tuple[ExactView, LinksRead[PageStates]]:
         """Settle importance; with `trust` also the flow from trusted pages or seeds: coverage, what to fetch."""
         with self._kept.lock:
             began, cpu = time.monotonic(), time.thread_time()
@@ -338,7 +321,7 @@ class Exact:
             self.flows.follow(read)
             flow = self.flows.by_importance(read)
             self._generation = self._kept.generation
-            flow.settle(AIM * bound, LINKS_A_SETTLE)
+            flow.settle(AIM * self.bound, LINKS_A_SETTLE)
             if further:
                 flow.settle(FURTHER, FURTHER_LINKS)
             if time.monotonic() - self._checked_at > CHECK_SECONDS:
@@ -350,16 +333,12 @@ class Exact:
             self._cpu = 0.0 if self._standing is None else time.thread_time() - cpu
             self._standing = ExactStanding(view.bound, flow.waiting, time.monotonic() - began, 0.0, flow.drift)
             self._settled.set()
-            if follow_trust:
-                self._follow_trust(read, settle=trust)
+            trusted = self.flows.by_seeds(read) if follow_trust else None
+            if trusted is not None and trust:
+                if trusted.teleport.any():
+                    trusted.settle(AIM * self.bound, LINKS_A_SETTLE)
+                self._trust_heads = read.heads
         return view, read
-
-    def _follow_trust(self, read: LinksRead[PageStates], *, settle: bool) -> None:
-        trust = self.flows.by_seeds(read)
-        if settle:
-            if trust.teleport.any():
-                trust.settle(AIM * self.bound, LINKS_A_SETTLE)
-            self._trust_heads = read.heads
 
     def _save(self) -> None:
         """Save the visits as last settled, unless they are saved already."""

@@ -21,15 +21,15 @@ from opic.arrays import Float64s, Int64s, Uint8s
 from opic.errors import NotKept, StoreError
 from opic.graph.flow import Flow
 from opic.model.cash import MILLION, Flag
-from opic.query.exact import BOUND, LINKS_A_SETTLE, REST, SAYS_SOMETHING
 from opic.query.kept_links import LinksRead
-from opic.query.page_flows import PageFlows, PageStates
+from opic.query.page_flows import BOUND, LINKS_A_SETTLE, SAYS_SOMETHING, PageFlows, PageStates
 from opic.replica import Replica
 from opic.replica.effect import Head
 
 log = logging.getLogger("opic.query")
 
 SEED_SHARE: Final = 0.2
+REST: Final = 9  # A thread rests for this multiple of the time that its last computation took, within limits.
 ASKED_SECONDS: Final = 60.0  # How long after a question the order is kept up.
 REST_SECONDS: Final = 1.0  # Between two computations on a large crawl; pages leased or read since are left out anyway.
 AGES_SECONDS: Final = 5.0  # How often it is computed anew where nothing changed but the time.

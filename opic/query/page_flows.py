@@ -7,11 +7,12 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
 from opic.arrays import Float64s, Int64s, Uint8s
-from opic.graph.flow import Flow
+from opic.graph.flow import BOUND_MAX, Flow
 from opic.graph.known_graph import KnownGraph
 from opic.model.cash import CLASS_BITS, MILLION, Flag
 from opic.model.page_notes import NEAREST
@@ -21,6 +22,10 @@ from opic.replica import Replica
 from opic.replica.effect import Head
 
 log = logging.getLogger("opic.query")
+
+BOUND: Final = 0.01  # Of the error of importance, as it is wanted.
+SAYS_SOMETHING: Final = BOUND_MAX / 2  # With a larger bound, estimates from cash are the default.
+LINKS_A_SETTLE: Final = 500_000_000  # Links followed at once, some seconds; the rest of the flow waits.
 
 
 @dataclass(frozen=True, slots=True)

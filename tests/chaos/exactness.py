@@ -17,9 +17,9 @@ from processes import wait_until
 
 from opic.errors import OpicError
 from opic.model.cash import Flag
-from opic.query.exact import BOUND, Exact
+from opic.query.exact import Exact
 from opic.query.kept_links import KeptLinks
-from opic.query.page_flows import PageFlows, PageStates
+from opic.query.page_flows import BOUND, PageFlows, PageStates
 from opic.replica import Crawl
 from opic.replica.crawl import Place
 from opic.store import connect
