@@ -94,15 +94,14 @@ class ArchiveEvents:
             ArchiveDamaged: the file can't be read to its end.
             BadInput: it can't be read at all.
         """
-        records = read_records(path, start, arc=format == "arc")
-        if format == "wat":
-            yield from self._of_wat(records)
-        elif self._recorded:
+        records, wat = read_records(path, start, arc=format == "arc"), format == "wat"
+        if self._recorded and not wat:
             yield from self._with_recorded(records)
-        else:
-            for record in records:
-                if record.kind != "metadata" and (event := self._page(record)) is not None:
-                    yield ArchivedEvent(event, record.position)
+            return
+        event_of = self._of_envelope if wat else self._page
+        for record in records:
+            if (record.kind == "metadata") == wat and (event := event_of(record)) is not None:
+                yield ArchivedEvent(event, record.position)
 
     def _page(self, record: ArchiveRecord) -> CrawlEvent | None:
         """Return the event of a record of a page, with the links of its HTML; None if it is of no page."""
@@ -176,11 +175,6 @@ class ArchiveEvents:
             if name == "outlink" and len(parts) == 3 and parts[1] in RECORDED_KINDS:
                 links.append({"url": parts[0]})
         return self._html(url, as_html(links))
-
-    def _of_wat(self, records: Iterator[ArchiveRecord]) -> Iterator[ArchivedEvent]:
-        for record in records:
-            if record.kind == "metadata" and (event := self._of_envelope(record)) is not None:
-                yield ArchivedEvent(event, record.position)
 
     def _of_envelope(self, record: ArchiveRecord) -> CrawlEvent | None:
         """Return the event of a record of a WAT file, None if it is of no page."""

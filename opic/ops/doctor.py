@@ -129,21 +129,16 @@ def _directory(data: Path) -> Iterator[Finding]:
     near = data.absolute()
     while not near.exists():
         near = near.parent
-    if not data.exists():
-        if near.is_dir() and os.access(near, os.W_OK | os.X_OK):
-            yield Finding("data directory", "ok", f"{data} does not exist yet: `opic serve --embedded` creates it")
-        else:
-            yield Finding(
-                "data directory", "FAIL", f"{data} can't be created: {near} is not writable, choose another --data"
-            )
-            return
-    elif not data.is_dir() or not os.access(data, os.R_OK | os.W_OK | os.X_OK):
-        yield Finding(
-            "data directory", "FAIL", f"{data} is not a writable directory: chown it, or choose another --data"
-        )
-        return
+    if data.exists():
+        usable, found = data.is_dir() and os.access(data, os.R_OK | os.W_OK | os.X_OK), f"{data} is writable"
+        problem = f"{data} is not a writable directory: chown it, or choose another --data"
     else:
-        yield Finding("data directory", "ok", f"{data} is writable")
+        usable = near.is_dir() and os.access(near, os.W_OK | os.X_OK)
+        found = f"{data} does not exist yet: `opic serve --embedded` creates it"
+        problem = f"{data} can't be created: {near} is not writable, choose another --data"
+    yield Finding("data directory", "ok" if usable else "FAIL", found if usable else problem)
+    if not usable:
+        return
     free = shutil.disk_usage(near).free
     verdict: Verdict = "FAIL" if free < DISK_BYTES_MIN else "warn" if free < DISK_BYTES_WARN else "ok"
     advice = "" if verdict == "ok" else f": rewriting the append-only file may need {DISK_BYTES_WARN >> 30} GiB"
@@ -250,13 +245,6 @@ def _rights(servers: Sequence[Any], infos: Sequence[dict[str, Any]]) -> Finding:
     return Finding("access rules", "ok", "a restart reads back the whole append-only file")
 
 
-def _compare_with_kafka(settings: Settings, client: Any) -> None:
-    from opic.ingest.kafka import KafkaCluster
-    from opic.ingest.kafka.used_before import check_used
-
-    check_used(KafkaCluster(settings), client)
-
-
 def _crawl(settings: Settings, url: str, client: Any, log_answers: bool) -> Iterator[Finding]:
     keys = Keys(settings.crawl, 0)
     with store_errors():
@@ -267,24 +255,24 @@ def _crawl(settings: Settings, url: str, client: Any, log_answers: bool) -> Iter
         check_not_lost(client, settings.crawl, meta, settings.shards_made)
         KnownCrawls(settings).check(client)
         if settings.kafka_bootstrap is not None and log_answers:
-            _compare_with_kafka(settings, client)
+            from opic.ingest.kafka import KafkaCluster
+            from opic.ingest.kafka.used_before import check_used
+
+            check_used(KafkaCluster(settings), client)
     except StoreLost as error:
         yield Finding("crawl", "FAIL", str(error))
         return
     if made is None:
-        yield Finding(
-            "crawl", "warn", f"no crawl named {settings.crawl!r} yet: `opic serve` or `opic replay` creates it"
-        )
+        text = f"no crawl named {settings.crawl!r} yet: `opic serve` or `opic replay` creates it"
+        yield Finding("crawl", "warn", text)
         return
     if made.decode() != (version := format_of(meta.get(b"normalize", b"").decode())):
         text = f"format version {made.decode()}, and this program reads {version}: use the one that made it"
         yield Finding("format", "FAIL", text)
         return
     yield Finding("format", "ok", f"version {version}")
-    if not loaded:
-        yield Finding("functions", "warn", f"{LIBRARY} was not loaded; this check loaded it")
-    else:
-        yield Finding("functions", "ok", f"{LIBRARY} is loaded")
+    told = "is loaded" if loaded else "was not loaded; this check loaded it"
+    yield Finding("functions", "ok" if loaded else "warn", f"{LIBRARY} {told}")
     try:
         backend = Backend(settings, url, create=False)
     except StoreMismatch as error:

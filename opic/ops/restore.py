@@ -102,7 +102,7 @@ def restore(
         make_ready(client)
         manifest, checked = _verified(directory)
         writing = _Restore(client, directory, crawl, manifest)
-        writing.begin()
+        close_crawl(client, writing.shards, writing.token)  # To all others, until the restore is complete.
     try:
         with store_errors(), one_run(client, [keys.head for keys in writing.shards]):
             writing.remove_old()
@@ -168,11 +168,7 @@ class _Restore:
         """Write nothing yet."""
         self._client, self._directory, self._crawl, self._manifest = client, directory, crawl, manifest
         self.shards = [Keys(crawl, number) for number in range(manifest["shards"])]
-        self._token = f"{manifest['id']}-{secrets.token_hex(8)}".encode()  # Names this restore, then the era.
-
-    def begin(self) -> None:
-        """Block opening, writing and accepting events until the restore is complete."""
-        close_crawl(self._client, self.shards, self._token)
+        self.token = f"{manifest['id']}-{secrets.token_hex(8)}".encode()  # Names this restore, then the era.
 
     def remove_old(self) -> None:
         """Remove the keys of the old crawl, all of which a scan found."""
@@ -185,7 +181,7 @@ class _Restore:
         total = sum(file["values"] for file in self._manifest["files"])
         for keys in self.shards:
             for commands in _grouped(_commands(self._directory, keys, rules)):
-                _send(self._client, [["HGET", keys.meta, "restoring"], *commands], self._token)
+                _send(self._client, [["HGET", keys.meta, "restoring"], *commands], self.token)
                 done += len(commands)
                 on_progress(min(done, total), total)
         on_progress(total, total)
@@ -216,8 +212,8 @@ class _Restore:
         for name, _, value in read_values(self._directory / file_name(keys.shard, "keys")):
             if name == "meta":
                 meta = value
-        marks = {b"restored": self._manifest["id"], b"era": self._token, b"restoring": self._token}
-        _check_ours(self._client.hget(keys.meta, "restoring"), self._token)
+        marks = {b"restored": self._manifest["id"], b"era": self.token, b"restoring": self.token}
+        _check_ours(self._client.hget(keys.meta, "restoring"), self.token)
         with self._client.pipeline(transaction=True) as pipe:
             pipe.delete(keys.meta)  # Nothing of what others wrote into it meanwhile stays.
             pipe.hset(keys.meta, mapping={**meta, **marks})
