@@ -10,9 +10,8 @@ from typing import Final, TextIO
 import numpy as np
 
 from opic.errors import BadInput, BadUrl
-from opic.ops.export import CC_COLUMNS, reversed_hosts
+from opic.ops.export import CC_COLUMNS, check_parquet, reversed_hosts
 from opic.ops.export_pages import CrawlPicture, MetaCopy, take_picture
-from opic.ops.export_tables import check_parquet
 from opic.query.queries import Query
 from opic.urls.canonical import shown
 

@@ -256,7 +256,7 @@ def _crawl(settings: Settings, url: str, client: Any, log_answers: bool) -> Iter
         KnownCrawls(settings).check(client)
         if settings.kafka_bootstrap is not None and log_answers:
             from opic.ingest.kafka import KafkaCluster
-            from opic.ingest.kafka.used_before import check_used
+            from opic.ingest.kafka.known_offsets import check_used
 
             check_used(KafkaCluster(settings), client)
     except StoreLost as error:

@@ -3,16 +3,22 @@
 A file is there whole or not at all. Batches keep the memory beside the replicas constant.
 """
 
+import csv
+import gzip
+import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final, TextIO
 
-from opic.errors import BadInput
+import msgspec
+
+from opic.errors import BadInput, MissingExtra
 from opic.model.cash import MILLION
 from opic.ops.export_pages import CrawlPicture, MetaCopy, take_picture
-from opic.ops.export_tables import LINK_COLUMNS, PAGE_COLUMNS, check_parquet, open_table, open_text
 from opic.ops.whole_files import whole_files
 from opic.query.queries import Query
 
@@ -20,6 +26,12 @@ FORMATS: Final = ("parquet", "csv", "jsonl", "cc-ranks")
 CC_COLUMNS: Final = ("#harmonicc_pos", "#harmonicc_val", "#pr_pos", "#pr_val", "#host_rev")
 CC_NONE: Final = "---"
 OnProgress = Callable[[int, int | None, str], None]
+PAGE_COLUMNS: Final = (
+    "url", "host", "importance", "rank", "cash", "reads", "state", "status", "last_fetched_at", "depth", "meta", "class"
+)  # fmt: skip
+LINK_COLUMNS: Final = ("from", "to")
+Columns = Mapping[str, Any]  # By name, a value a row: lists, with None where there is none, or arrays.
+Put = Callable[[Columns], object]  # Adds rows to a file. Times are in microseconds.
 
 
 def format_of(path: Path) -> str:
@@ -186,3 +198,89 @@ def reversed_host(host: str) -> str:
     if labels[0] == "www" and len(labels) > 2:
         labels = labels[1:]
     return ".".join(reversed(labels))
+
+
+# Tables of rows.
+
+
+@contextmanager
+def open_table(
+    file: BinaryIO, format: str, columns: Sequence[str], about: Mapping[str, object], *, packed: bool
+) -> Iterator[Put]:
+    """Write a table with these columns; `about` goes into the footer of a Parquet file."""
+    if format == "parquet":
+        pa = check_parquet()
+        footer = {"opic": json.dumps(about)}
+        schema = pa.schema([(name, _parquet_type(pa, name)) for name in columns], metadata=footer)
+        with pa.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+            yield lambda batch: writer.write_batch(_record_batch(pa, schema, batch))
+    else:
+        with open_text(file, packed=packed) as text:
+            if format == "csv":
+                csv.writer(text, lineterminator="\n").writerow(columns)
+            yield partial(_put_csv if format == "csv" else _put_json, text, columns)
+
+
+@contextmanager
+def open_text(file: BinaryIO, *, packed: bool) -> Iterator[TextIO]:
+    """Write text to a file; `packed` compresses it by gzip."""
+    with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) if packed else nullcontext(file) as inner:
+        text = io.TextIOWrapper(inner, encoding="utf-8", newline="")
+        try:
+            yield text
+            text.flush()
+        finally:
+            text.detach()
+
+
+def check_parquet() -> Any:
+    """Return pyarrow.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise MissingExtra("the Parquet writer", "parquet") from None
+    return pyarrow
+
+
+def _parquet_type(pa: Any, column: str) -> Any:
+    return {
+        "importance": pa.float64(), "rank": pa.int64(), "cash": pa.int64(), "reads": pa.int64(), "status": pa.int32(),
+        "last_fetched_at": pa.timestamp("us", tz="UTC"), "depth": pa.int32(),
+        "meta": pa.map_(pa.string(), pa.string()), "from": pa.int64(), "to": pa.int64(),
+    }.get(column, pa.string())  # fmt: skip
+
+
+def _record_batch(pa: Any, schema: Any, batch: Columns) -> Any:
+    """Return rows as a row group of Parquet."""
+    arrays = []
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        column = [list(meta.items()) for meta in batch[name]] if name == "meta" else batch[name]
+        arrays.append(pa.array(column, kind))
+    return pa.record_batch(arrays, schema=schema)
+
+
+def _readable(columns: Sequence[str], batch: Columns) -> Iterator[list[Any]]:
+    """Yield columns as lists, with times in Unix seconds."""
+    for name in columns:
+        column = batch[name] if isinstance(batch[name], list) else batch[name].tolist()
+        yield [None if us is None else us / MILLION for us in column] if name == "last_fetched_at" else column
+
+
+def _put_csv(text: TextIO, columns: Sequence[str], batch: Columns) -> None:
+    """Add rows to a CSV file: what is not known is empty, and metadata is a JSON object."""
+    if "meta" in batch:
+        metas = [json.dumps(meta, ensure_ascii=False) if meta else None for meta in batch["meta"]]
+        batch = {**batch, "meta": metas}
+    csv.writer(text, lineterminator="\n").writerows(zip(*_readable(columns, batch), strict=True))
+
+
+def _put_json(text: TextIO, columns: Sequence[str], batch: Columns) -> None:
+    """Add rows to a file of JSON Lines."""
+    rows = zip(*_readable(columns, batch), strict=True)
+    lines = msgspec.json.Encoder().encode_lines([dict(zip(columns, row, strict=True)) for row in rows])
+    text.write(lines.decode())
