@@ -30,7 +30,7 @@ class StandingService:
     def __enter__(self) -> "StandingService":
         """Connect to the store, and to Kafka if configured."""
         if self.settings.kafka_bootstrap is not None:
-            from opic.ingest.kafka.used_before import check_topic
+            from opic.ingest.kafka.known_offsets import check_topic
 
             check_topic(self.settings)  # First: without its topic it makes no crawl in the store.
         self.backend = self._opened()

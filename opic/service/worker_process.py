@@ -103,7 +103,7 @@ class Worker:
             known.check(client)
             if self.settings.kafka_bootstrap is not None:
                 from opic.ingest.kafka import KafkaCluster
-                from opic.ingest.kafka.used_before import check_used
+                from opic.ingest.kafka.known_offsets import check_used
 
                 check_used(KafkaCluster(self.settings), client)
         except BaseException:
@@ -133,7 +133,7 @@ class Worker:
             return LogSource(source, writer.resume, pause=self._done.wait), lambda: None
         from opic.ingest.kafka import KafkaCluster, KafkaSource
         from opic.ingest.kafka.dead_letter_topic import Forwarder
-        from opic.ingest.kafka.first_offsets import FirstOffsets
+        from opic.ingest.kafka.known_offsets import FirstOffsets
         from opic.ingest.kafka.signatures import Signatures
 
         cluster = KafkaCluster(settings)

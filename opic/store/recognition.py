@@ -1,7 +1,7 @@
 """Telling a store that has lost a crawl from one that never had it: by what is left of the crawl in the store itself.
 
 What others remember of a crawl is compared elsewhere: by open shards (`opic.store.shard`), in the service's data
-directory (`opic.service.known_crawls`), and in Kafka (`opic.ingest.kafka.used_before`).
+directory (`opic.service.known_crawls`), and in Kafka (`opic.ingest.kafka.known_offsets`).
 """
 
 from collections.abc import Mapping

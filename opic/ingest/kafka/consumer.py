@@ -16,7 +16,7 @@ from kafka.structs import OffsetAndMetadata
 
 from opic.errors import KafkaRefused, KafkaUnavailable
 from opic.ingest.kafka.connection import Client, KafkaCluster, kafka_errors, name_of, record_of
-from opic.ingest.kafka.first_offsets import FirstOffsets
+from opic.ingest.kafka.known_offsets import FirstOffsets
 from opic.ingest.kafka.record_batches import Parts
 from opic.ingest.kafka.signatures import Signatures
 from opic.ingest.worker import RECORDS_A_SHARD, Lag

@@ -18,7 +18,7 @@ import msgspec
 from opic.errors import BadInput, BadUrl, KafkaUnavailable, OpicError
 from opic.ingest.event_log import AppendTerms, Begun, EventLog, KeyedCall, Positions
 from opic.ingest.kafka.connection import Client, KafkaCluster, headers_of, kafka_errors, name_of
-from opic.ingest.kafka.first_offsets import FirstOffsets
+from opic.ingest.kafka.known_offsets import FirstOffsets
 from opic.ingest.kafka.signatures import Signatures, is_control
 from opic.ingest.outage import Outage
 from opic.model.events import decode_seeds, encode_seeds

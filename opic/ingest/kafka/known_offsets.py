@@ -1,8 +1,10 @@
-"""Where the topic began when a crawl first met it: what retention deletes after that is lost, what was gone is not.
+"""What the store knows of a topic: where it began when the crawl first met it, and whether any of it took effect.
 
 A new store has no record of the topic, and begins with what the topic still has. From then on the store knows from
 where it needs each partition, though nothing of it may have taken effect yet. So events that retention deletes before a
 worker reads them are told from those that were deleted before the crawl began.
+
+Kafka remembers the offsets that the crawl's workers committed. An empty store beside them is a loss.
 """
 
 import json
@@ -11,9 +13,14 @@ from typing import Final
 
 from kafka import TopicPartition
 
-from opic.ingest.kafka.connection import name_of
+from opic.errors import StoreLost
+from opic.ingest.kafka.connection import KafkaCluster, name_of
 from opic.replica import Crawl
-from opic.store.connection import store_errors
+from opic.settings import Settings
+from opic.store import connect
+from opic.store.connection import Client, store_errors
+from opic.store.keys import Keys
+from opic.store.recognition import ANEW, RESTORED
 
 # Field of the first shard's meta, before the topic's name: its first offsets, in the order of its partitions.
 FIELD: Final = "began:"
@@ -56,3 +63,43 @@ class FirstOffsets:
             if begin > needed:
                 gone[name_of(one)] = begin - needed
         return gone
+
+
+def check_topic(settings: Settings) -> None:
+    """Check that the topic exists, and that the store has not lost what was read of it.
+
+    Raises:
+        KafkaRefused: there is no such topic, or Kafka refused access.
+        StoreLost: the store has lost the crawl.
+        StoreUnavailable: the store or Kafka does not answer.
+    """
+    cluster = KafkaCluster(settings)
+    cluster.check_topics(cluster.topic)
+    with connect(settings.store) as client:
+        check_used(cluster, client)
+
+
+def check_used(cluster: KafkaCluster, client: Client) -> None:
+    """Refuse a store without a record of the topic, if the crawl's workers have committed offsets of it.
+
+    Raises:
+        StoreLost: the store has lost the crawl.
+        KafkaUnavailable: Kafka does not answer.
+    """
+    crawl = cluster.settings.crawl
+    with store_errors():
+        meta = client.hgetall(Keys(crawl, 0).meta)
+        if {ANEW, RESTORED, b"restoring"} & meta.keys():
+            return
+        committed = cluster.committed()
+        names = [name_of(partition) for partition in committed]
+        for number in range(int(meta.get(b"shards", 0)) if names else 0):
+            if any(offset is not None for offset in client.hmget(Keys(crawl, number).offsets, names)):
+                return
+    if committed:
+        partition, offset = max(committed.items(), key=lambda item: item[1])
+        raise StoreLost(
+            crawl,
+            f"it has no record of {cluster.topic}, of which workers of the group {cluster.group} applied all below "
+            f"offset {offset:,} of {name_of(partition)}",
+        )
