@@ -4,14 +4,13 @@ Anything that needs all pages (the top, a rank) is computed from a snapshot: exa
 second old on a large busy one.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from opic.errors import BadInput
 from opic.model.books import Books, BooksAudit
 from opic.model.cash import ROUND_BITS
 from opic.model.series import Window
 from opic.query.exact import BoundedView
-from opic.query.exact_pages import TOPS_KEPT_MAX
 from opic.query.host_index import Sites
 from opic.query.page_entries import EXACT
 from opic.query.page_queries import PageQuery
@@ -19,6 +18,8 @@ from opic.query.rankings import View, largest
 from opic.query.snapshots import Snapshot
 from opic.query.top_pages import best_pages
 from opic.urls.canonical import canonical_host
+
+TOPS_KEPT_MAX: Final = 32  # Number of cached top answers of a snapshot, of at most 1,000 pages each.
 
 
 class Query(PageQuery):
@@ -70,19 +71,22 @@ class Query(PageQuery):
 
     def _top(self, n: int, within: str | None, after: str | None, policy: str, span: Window | None) -> dict[str, Any]:
         def ask() -> dict[str, Any]:
-            if policy == EXACT:
-                return self.exact_pages.latest(further=True).top(n, within, after)
-            snapshot, view = self._shown(policy, span)
-            tops: dict[object, dict[str, Any]] = snapshot.kept.setdefault("tops", {})
-            answer = tops.get(key := (n, within, after, policy, span))
-            if answer is None:
+            exact = self.exact_pages.latest(further=True) if policy == EXACT else None
+            snapshot, view = (exact.snapshot, exact.view) if exact else self._shown(policy, span)
+            tops: dict[object, tuple[View | None, dict[str, Any]]] = snapshot.kept.setdefault("tops", {})
+            of, answer = tops.get(key := (n, within, after, policy, span), (None, {}))
+            if not answer or of is not view:  # Exact importance may be settled further on the same snapshot.
                 measured = self._measured(policy, span, snapshot, view)
                 answer = best_pages(snapshot, view, n, within, after)
                 answer["pages"] = [{**page, **measured} for page in answer["pages"]]
+                if exact:
+                    certain = exact.exact.certain([page["importance"] for page in answer["pages"]])
+                    for page, sure in zip(answer["pages"], certain, strict=True):
+                        page["certain"] = sure
                 if len(tops) >= TOPS_KEPT_MAX:
                     tops.clear()
-                tops[key] = answer
-            return answer
+                tops[key] = view, answer
+            return answer | {"as_of": exact.as_of} if exact else answer
 
         return self.crawl.steadily(ask)
 
