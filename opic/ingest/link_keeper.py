@@ -185,7 +185,10 @@ class LinkKeeper:
             for number in self._segments.keys() - set(found.live):
                 del self._segments[number]
             if all(map(self._read_pages, [number for number in found.live if number not in self._segments])):
-                self._count()
+                self._reserve(self._replica.pages)
+                counts = np.bincount(self._segment_of, minlength=max(self._segments, default=0) + 1)
+                for number, segment in self._segments.items():
+                    segment.live = int(counts[number])
                 self._learned = self._unsifted = True
         self._drop(self._list.lsn)
         self._look, self._sent = False, 0
@@ -203,13 +206,6 @@ class LinkKeeper:
         self._segment_of[ids] = np.maximum(self._segment_of[ids], number)
         self._segments[number] = _Segment(size, len(ids))
         return True
-
-    def _count(self) -> None:
-        """Count how many entries of each segment are the last ones of their pages."""
-        self._reserve(self._replica.pages)
-        counts = np.bincount(self._segment_of, minlength=max(self._segments, default=0) + 1)
-        for number, segment in self._segments.items():
-            segment.live = int(counts[number])
 
     def _reserve(self, pages: int) -> None:
         if pages > len(self._segment_of):

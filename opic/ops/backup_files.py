@@ -151,18 +151,12 @@ def read_values(path: Path) -> Iterator[Any]:
     Raises:
         SettingsError: the file is damaged.
     """
-    values = _all_values(path)
-    next(values, None)
-    for value in values:
-        if not isinstance(value, dict):
-            yield value
-
-
-def _all_values(path: Path) -> Iterator[Any]:
     limits = {"max_buffer_size": 0, "max_array_len": ELEMENTS_MAX, "max_map_len": ELEMENTS_MAX}
     with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as packed:
         try:
-            yield from msgpack.Unpacker(packed, **limits)
+            values = iter(msgpack.Unpacker(packed, **limits))
+            next(values, None)
+            yield from (value for value in values if not isinstance(value, dict))
         except (zstandard.ZstdError, msgpack.UnpackException, ValueError) as error:
             raise SettingsError(f"{path} is damaged ({error}): use another backup") from None
 

@@ -129,7 +129,10 @@ class KafkaSource:
             self._fetch(0.0 if self._new else wait_seconds)
             if self._new:
                 self._settle()
-        self._commit()
+        if self._commits and time.monotonic() - self._committed >= COMMIT_SECONDS:
+            self._committed = time.monotonic()
+            with kafka_errors(self._cluster.where):
+                self._consumer.commit_async(_offsets(self._commits), callback=_committed)
         return list(self._held.values())
 
     def done(self, taken: Taken) -> None:
@@ -211,15 +214,12 @@ class KafkaSource:
         if found:
             self._heard = time.monotonic()
         elif time.monotonic() - self._heard > QUIET_SECONDS:
-            self._look()
+            # The client does not distinguish an unavailable broker from an idle topic, so ask for something.
+            ours = self._consumer.assignment() or {TopicPartition(self._cluster.topic, 0)}
+            with kafka_errors(self._cluster.where):
+                self._consumer.end_offsets([next(iter(ours))], timeout_ms=round(ANSWER_SECONDS * 1000))
+            self._heard = time.monotonic()
         self._tell_idle()
-
-    def _look(self) -> None:
-        """Send a request to Kafka: the client does not distinguish an unavailable broker from an idle topic."""
-        ours = self._consumer.assignment() or {TopicPartition(self._cluster.topic, 0)}
-        with kafka_errors(self._cluster.where):
-            self._consumer.end_offsets([next(iter(ours))], timeout_ms=round(ANSWER_SECONDS * 1000))
-        self._heard = time.monotonic()
 
     def _settle(self) -> None:
         """Seek newly assigned partitions to the store's resume points.
@@ -262,12 +262,6 @@ class KafkaSource:
                 "raise retention.ms; to continue without them, set OPIC_KAFKA_SKIP_LOST=true"
             )
         return begin
-
-    def _commit(self) -> None:
-        if self._commits and time.monotonic() - self._committed >= COMMIT_SECONDS:
-            self._committed = time.monotonic()
-            with kafka_errors(self._cluster.where):
-                self._consumer.commit_async(_offsets(self._commits), callback=_committed)
 
     def _tell_idle(self) -> None:
         if self._consumer.assignment():

@@ -58,7 +58,12 @@ def find(cluster: KafkaCluster, admin: Client, names: list[str]) -> dict[str, To
         described = admin.describe_topics(there)
         resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in there]
         configs: Any = admin.describe_configs(resources, config_filter="all")
-    config_of = _by_topic(configs)
+    config_of = {
+        name: {key: str(entry["value"]) for key, entry in entries.items()}
+        for kind, topics in configs.items()
+        if str(getattr(kind, "name", kind)).upper() == "TOPIC"
+        for name, entries in topics.items()
+    }
     return {
         topic["name"]: TopicSetup(
             topic["name"],
@@ -68,16 +73,6 @@ def find(cluster: KafkaCluster, admin: Client, names: list[str]) -> dict[str, To
         )
         for topic in described
     }
-
-
-def _by_topic(configs: Any) -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
-    for kind, topics in configs.items():
-        if str(getattr(kind, "name", kind)).upper() != "TOPIC":
-            continue
-        for name, entries in topics.items():
-            found[name] = {key: str(entry["value"]) for key, entry in entries.items()}
-    return found
 
 
 def differences(want: TopicSetup, found: TopicSetup) -> Iterator[str]:
