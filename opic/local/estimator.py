@@ -116,7 +116,6 @@ class DomainRanking:
 
 
 def _local_shares(graph: CrawledGraph, ranks: Float64s) -> Float64s:
-    """Return the PageRank of the local pages, scaled to sum to 1."""
     shares: Float64s = ranks[: graph.local] / ranks[: graph.local].sum()
     return shares
 
@@ -307,12 +306,10 @@ class Estimator:
             self._changes.append((self.outside_fetched, float(change)))
 
     def _graph(self) -> tuple[CrawledGraph, Float64s]:
-        """Return the crawled graph and its PageRank."""
         assert self._state is not None
         return self._state
 
     def _scores(self) -> Float64s:
-        """Return the scores of all candidates of the graph."""
         if self._scored is None:
             self._scored = scores(self.options.select, *self._graph(), (self.options.seed, self._rounds))
         return self._scored

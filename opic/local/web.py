@@ -25,7 +25,8 @@ from opic.local.fetcher import NO_ANSWER
 from opic.model.events import CrawlEvent
 from opic.urls.canonical import host_of
 
-AGENT: Final = "opic-local"
+AGENT: Final = "opic-local"  # What robots.txt may mention.
+USER_AGENT: Final = f"{AGENT}/{__version__}"
 CRAWL_DELAY_SECONDS_MAX: Final = 60.0
 ROBOTS_BYTES_MAX: Final = 512 << 10  # RFC 9309 asks for 500 KiB at least.
 ROBOTS_REDIRECTS_MAX: Final = 5
@@ -74,23 +75,21 @@ class WebFetcher(AbstractContextManager["WebFetcher"]):
     def __init__(
         self,
         limits: WebLimits = WebLimits(),
-        agent: str = f"{AGENT}/{__version__}",
         on_text: Callable[[str, str], object] | None = None,
     ) -> None:
         """Open no connection yet.
 
         Args:
             limits: of fetching.
-            agent: the User-Agent, whose name before the slash robots.txt may mention.
             on_text: told the URL and the text of each page of HTML, before its event is passed on.
         """
-        self._limits, self._agent, self._on_text = limits, agent, on_text
+        self._limits, self._on_text = limits, on_text
         self.host_pages_max: int | None = limits.host_pages_max
         self._links = LinkProcess(with_text=on_text is not None)
         self._sites: defaultdict[str, _Site] = defaultdict(_Site)
         self._runner = asyncio.Runner()
         self._web = httpx.AsyncClient(
-            headers={"user-agent": agent, "accept-encoding": "gzip"},
+            headers={"user-agent": USER_AGENT, "accept-encoding": "gzip"},
             timeout=limits.page_seconds,
             transport=None if limits.allow_private else PublicTransport(),
         )
@@ -185,10 +184,10 @@ class WebFetcher(AbstractContextManager["WebFetcher"]):
         try:
             async with asyncio.timeout(self._limits.page_seconds):
                 rules = await self._rules(site, url)
-                if rules is None or not rules.can_fetch(url, self._agent):
+                if rules is None or not rules.can_fetch(url, USER_AGENT):
                     event.excluded = rules is not None
                     return event, False
-                delay = max(delay, min(rules.crawl_delay(self._agent) or 0.0, CRAWL_DELAY_SECONDS_MAX))
+                delay = max(delay, min(rules.crawl_delay(USER_AGENT) or 0.0, CRAWL_DELAY_SECONDS_MAX))
                 html, charset = await self._read(url, event)
             if html:
                 event.links, text = await self._links.read(url, html, charset)
