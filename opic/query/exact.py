@@ -65,14 +65,10 @@ class ExactView:
     def __init__(self, as_of: float, heads: list[Head], loads: list[int], shares: list[Float64s], bound: float) -> None:
         """Keep the shares of pages by shard and id, -1 for pages that are gone, or not known."""
         self.as_of, self.heads, self.loads, self.bound = as_of, heads, loads, bound
-        self._shares = shares
+        self._shares, self.pages = shares, list(map(len, shares))  # How many pages each shard had.
         found = np.sort(joined(shares))
         self.ascending: Float64s = found[np.searchsorted(found, 0.0) :]  # The shares of all pages that are there.
-
-    @property
-    def pages(self) -> list[int]:
-        """How many pages each shard had."""
-        return list(map(len, self._shares))
+        self._least = float(self.ascending[0]) if len(self.ascending) else 0.0
 
     def renewed(self, as_of: float) -> "ExactView":
         """Return the same view; nothing has changed until `as_of`."""
@@ -84,10 +80,6 @@ class ExactView:
         part = self._shares[place[0]]
         found = float(part[place[1]]) if place[1] < len(part) else -1.0
         return found if found >= 0 else self._least
-
-    @property
-    def _least(self) -> float:
-        return float(self.ascending[0]) if len(self.ascending) else 0.0
 
     def ranks(self, shares: Sequence[float]) -> list[int]:
         """Return 1 + the number of pages with a larger share, for each."""

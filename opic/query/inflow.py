@@ -199,7 +199,6 @@ class _Part:
 
     def answer(
         self,
-        urls: Sequence[str],
         columns: Mapping[str, Sequence[float]],
         share: Callable[[Bools], float],
         policy: str,
@@ -214,13 +213,14 @@ class _Part:
         no links. "known_pages" is the number of live pages in the whole store; "error_bound", see `inflow_error_bound`.
 
         Args:
-            urls: of the pages.
             columns: what is told of each page, by name.
             share: returns the importance of the pages in a mask.
             policy: of the importance.
             error_bound: None if it says nothing.
         """
-        snapshot = self.snapshot
+        snapshot, places = self.snapshot, self.snapshot.places(self.positions)
+        found = snapshot.crawl.urls_of(places)
+        urls = [found[place] for place in places]
         outside, opened = (snapshot.scores >= 0) & ~self.inside, (snapshot.state & Flag.OPEN) != 0
         masses = {
             "outside_mass": outside,
@@ -246,11 +246,9 @@ def _from_links(query: Query, wanted: _Wanted) -> dict[str, object]:
     snapshot = query.snapshots.fresh() if span is None else query.snapshots.view(policy, span)[0]
     part = _Part.of(query, snapshot, wanted)
     shares, bound, came = _shares_and_inflow(query, snapshot, part.inside, policy, span)
-    places = snapshot.places(part.positions)
-    urls = query.crawl.urls_of(places)
     error = None if bound is None or bound >= BOUND_MAX else (1 - query.crawl.rules.q / MILLION) * bound
     columns = {"inflow": came[part.positions].tolist()}
-    return part.answer([urls[p] for p in places], columns, lambda mask: float(shares[mask].sum()), policy, error)
+    return part.answer(columns, lambda mask: float(shares[mask].sum()), policy, error)
 
 
 def _shares_and_inflow(
@@ -297,8 +295,7 @@ def _counted(query: Query, wanted: _Wanted) -> dict[str, object]:
     snapshot = query.snapshots.fresh()
     part = _Part.of(query, snapshot, wanted)
     places = snapshot.places(part.positions)
-    urls, rows = query.crawl.urls_of(places), query.crawl.rows(places)
-    rules, books = query.crawl.rules, query.crawl.totals()
+    rows, rules, books = query.crawl.rows(places), query.crawl.rules, query.crawl.totals()
     total = books.static_total(rules.minted)
     grains = {"inflow": rows.inflow.tolist()}
     if wanted.area.kind == "host":
@@ -309,9 +306,7 @@ def _counted(query: Query, wanted: _Wanted) -> dict[str, object]:
     if error is not None and error >= 2 * (1 - rules.q / MILLION):
         error = None
     mass = snapshot.total
-    return part.answer(
-        [urls[p] for p in places], columns, lambda mask: int(snapshot.scores[mask].sum()) / mass, "static", error
-    )
+    return part.answer(columns, lambda mask: int(snapshot.scores[mask].sum()) / mass, "static", error)
 
 
 def _bounds_of_host(query: Query, host: str, places: Sequence[Place], rows: Rows) -> dict[str, list[int]]:

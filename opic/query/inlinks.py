@@ -47,26 +47,10 @@ def inlinks(query: Query, kept: KeptLinks, url: str, n: int = 100) -> dict[str, 
     """
     check_count(n, "page")
     canonical = query.canonical(url)
-
-    def ask() -> dict[str, object] | None:
-        if (found := _linking(query, kept, canonical, n)) is None:
-            return None
-        urls = query.crawl.urls_of(found.places)
-        # Without what was forgotten a moment ago.
-        shown = [urls[place] for place in found.places if urls[place]]
-        return {"url": canonical, "inlinks": shown, "known": found.known, "as_of": found.as_of}
-
-    return query.crawl.steadily(ask)
+    return query.crawl.steadily(lambda: _linking(query, kept, canonical, n))
 
 
-class _Linking(NamedTuple):
-    places: list[Place]  # The first ones, in order of first sight, then of shard.
-    known: int  # How many there are in all.
-    as_of: float
-
-
-def _linking(query: Query, kept: KeptLinks, url: str, n: int) -> _Linking | None:
-    """Return the pages that link to a page; None for one never seen."""
+def _linking(query: Query, kept: KeptLinks, url: str, n: int) -> dict[str, object] | None:
     crawl = query.crawl
     loads = crawl.loads
     (place,) = crawl.ids_of([url])
@@ -86,7 +70,9 @@ def _linking(query: Query, kept: KeptLinks, url: str, n: int) -> _Linking | None
             live[at] = (replica.state[ids_of_shard] & (Flag.OPEN | Flag.GONE)) == Flag.OPEN
     first = np.lexsort((shards[live], ids[live]))[:n]
     places: list[Place] = list(zip(shards[live][first].tolist(), ids[live][first].tolist(), strict=True))
-    return _Linking(places, int(live.sum()), as_of)
+    urls = crawl.urls_of(places)
+    shown = [urls[place] for place in places if urls[place]]  # Without what was forgotten a moment ago.
+    return {"url": url, "inlinks": shown, "known": int(live.sum()), "as_of": as_of}
 
 
 @dataclass(frozen=True, slots=True)
