@@ -38,7 +38,11 @@ def compare(query: Query, path: Path) -> dict[str, object]:
     hosts, theirs = _read(path, query.canonical)
     with MetaCopy(query.crawl) as metas:
         picture = take_picture(query, metas, links=False)
-        here, ours = _hosts(picture, theirs) if hosts else _pages(picture, theirs)
+        if hosts:
+            all_hosts = reversed_hosts(picture)
+            here, ours = len(all_hosts), {name: share for name, share in all_hosts.items() if name in theirs}
+        else:
+            here, ours = _pages(picture, theirs)
     if len(ours) < COMPARED_MIN:
         raise BadInput(f"{path}: {len(theirs):,} {'hosts' if hosts else 'pages'}, {len(ours)} of them of this crawl")
     a, b = np.array(list(ours.values())), np.array([theirs[name] for name in ours])
@@ -51,12 +55,6 @@ def compare(query: Query, path: Path) -> dict[str, object]:
         "policy": picture.policy,
         "as_of": picture.snapshot.as_of,
     }
-
-
-def _hosts(picture: CrawlPicture, theirs: Mapping[str, float]) -> tuple[int, dict[str, float]]:
-    """Return how many hosts there are, and the importance of those that a file has too."""
-    ours = reversed_hosts(picture)
-    return len(ours), {name: share for name, share in ours.items() if name in theirs}
 
 
 def _pages(picture: CrawlPicture, theirs: Mapping[str, float]) -> tuple[int, dict[str, float]]:

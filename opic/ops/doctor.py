@@ -283,7 +283,6 @@ def _crawl(settings: Settings, url: str, client: Any, log_answers: bool) -> Iter
 
 
 def _books(backend: Backend, settings: Settings, log_answers: bool) -> Iterator[Finding]:
-    """Check what the crawl holds."""
     books = backend.crawl.totals()
     yield Finding("crawl", "ok", f"{settings.crawl}: {books.live:,} known pages, {books.open:,} of them read")
     if not log_answers:

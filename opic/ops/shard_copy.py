@@ -332,7 +332,6 @@ class ShardCopy:
                     self._files["keys"].put([name, kind, known if kind == "zset" else dict(known)])
 
     def _entries(self, stream: str, first: Any, last: Any) -> Iterable[list[Any]]:
-        """Yield the entries of a stream in batches."""
         while True:
             (entries,) = self._crawl.ask([["XRANGE", stream, first, last, "COUNT", ENTRIES_A_READ]])
             if entries:
