@@ -106,7 +106,7 @@ class LinkKeeper:
         if self._replica.trust is not None:
             self._list = read_list(self._client, self._keys)
             for effect in effects:
-                if effect.lsn > self._list.lsn and effect.lsn >= self._since:
+                if effect.lsn > self._list.lsn and effect.lsn >= self._replica.keeping.since:
                     self.note(effect, ours=False)
 
     def note(self, effect: Effect, *, ours: bool) -> None:
@@ -149,7 +149,7 @@ class LinkKeeper:
         lsn = self._replica.head.lsn
         self._undo(lsn)
         if self._replica.trust is not None:
-            yield from read_links(self._client, self._keys, lsn, self._replica.state, self._since)
+            yield from read_links(self._client, self._keys, lsn, self._replica.state, self._replica.keeping.since)
         for waiting in self._counting():  # The last record may not be in the store yet.
             yield waiting.links
 
@@ -158,19 +158,14 @@ class LinkKeeper:
         """The first record whose links are in no segment yet; None if there is none."""
         return next((waiting.lsn for waiting in self._counting()), None)
 
-    @property
-    def _since(self) -> int:
-        """The first record whose links count."""
-        return self._replica.keeping.since
-
     def _counting(self) -> Iterator[_Waiting]:
         """Yield what waits and counts. The rest is dropped later: the record that ended the keeping may be undone."""
         if self._replica.trust is not None:
-            yield from (waiting for waiting in self._waiting if waiting.lsn >= self._since)
+            yield from (waiting for waiting in self._waiting if waiting.lsn >= self._replica.keeping.since)
 
     def _valid(self, found: LinkList) -> LinkList:
         """Return what counts of the segments that are there."""
-        return found._replace(live=()) if self._replica.trust is None else found.counting(self._since)
+        return found._replace(live=()) if self._replica.trust is None else found.counting(self._replica.keeping.since)
 
     # What the store has.
 

@@ -186,15 +186,13 @@ class KafkaCluster:
         self.settings = settings
         self.where = without_secret(settings.kafka_bootstrap)
         self.topic, self.dlq = settings.kafka_topic, dlq_of(settings.kafka_topic)
+        self.group = f"opic-{settings.crawl}"  # The consumer group of the crawl's workers.
+        # That of a request body, so that every event that the endpoint accepts fits.
+        self.record_bytes_max = max(RECORD_BYTES_MIN, settings.max_body_bytes) + RECORD_OVERHEAD_BYTES
         self._options = _options(settings)
         _quiet_client()
         if (slow := slow_checksums()) is not None:
             _warn_once(slow)
-
-    @property
-    def record_bytes_max(self) -> int:
-        """Maximum size of a record: that of a request body, so that every event that the endpoint accepts fits."""
-        return max(RECORD_BYTES_MIN, self.settings.max_body_bytes) + RECORD_OVERHEAD_BYTES
 
     def admin(self) -> Client:
         """Create an admin client."""
@@ -226,11 +224,6 @@ class KafkaCluster:
             "metrics_enabled": False,
         }
         return _connect(self.where, KafkaProducer, self._options, **given | more)
-
-    @property
-    def group(self) -> str:
-        """The consumer group of the crawl's workers."""
-        return f"opic-{self.settings.crawl}"
 
     def committed(self) -> dict[TopicPartition, int]:
         """Return what the workers have committed of the topic; nothing where this user may not ask.
@@ -336,7 +329,6 @@ def _ms(seconds: float) -> int:
 
 
 def _options(settings: Settings) -> Mapping[str, Any]:
-    """Return the options common to all clients."""
     assert settings.kafka_bootstrap is not None
     protocol = settings.kafka_security_protocol
     if "@" in settings.kafka_bootstrap:

@@ -45,7 +45,6 @@ def records_a_poll(shards: int) -> int:
 
 
 def _member(cluster: KafkaCluster, shards: int) -> Client:
-    """Create a consumer that is a member of the crawl's group."""
     settings = cluster.settings
     session_ms = round(settings.kafka_session_seconds * 1000)
     consumer = cluster.consumer(
@@ -65,6 +64,8 @@ def _member(cluster: KafkaCluster, shards: int) -> Client:
 
 class KafkaSource:
     """A member of the consumer group `opic-<crawl>`."""
+
+    ended = False  # A topic never ends.
 
     def __init__(
         self,
@@ -117,11 +118,6 @@ class KafkaSource:
         known = self._consumer.partitions_for_topic(self._cluster.topic) if ours else None
         self._partitions = max(self._partitions, len(known or ()))
         return ours, self._partitions
-
-    @property
-    def ended(self) -> bool:
-        """A topic never ends."""
-        return False
 
     def poll(self, wait_seconds: float) -> list[Taken]:
         """Return records by partition: those that are not done yet, else the next ones; wait for the first."""

@@ -65,15 +65,10 @@ class Parts(Fetcher.PartitionRecords):  # type: ignore[misc]
         except Exception as error:  # With a damaged batch, the codecs may raise any exception.
             # Otherwise the client would ask this object again, for ever, which has nothing more to give.
             self.drain()
-            raise _damaged(tp, self.next_fetch_offset, error) from error
+            said = str(error.args[0]) if isinstance(error, broken.KafkaError) and error.args else f"{error!r}"
+            kind = broken.UnsupportedCodecError if isinstance(error, broken.UnsupportedCodecError) else Damaged
+            raise kind(f"{tp.topic}/{tp.partition} at offset {self.next_fetch_offset:,}: {said}") from error
         self.drain()
-
-
-def _damaged(tp: Any, offset: int, error: Exception) -> Exception:
-    where = f"{tp.topic}/{tp.partition} at offset {offset:,}"
-    said = str(error.args[0]) if isinstance(error, broken.KafkaError) and error.args else f"{error!r}"
-    kind = broken.UnsupportedCodecError if isinstance(error, broken.UnsupportedCodecError) else Damaged
-    return kind(f"{where}: {said}")
 
 
 def _records(batch: DefaultRecordBatch) -> Iterator[Any]:
