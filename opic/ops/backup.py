@@ -90,8 +90,7 @@ def _copy(crawl: Crawl, copies: Sequence[ShardCopy], pool: ThreadPoolExecutor, o
 
     for _ in range(TRIES_MAX):
         follow()
-        for _ in pool.map(ShardCopy.read_settings, copies):
-            pass
+        list(pool.map(ShardCopy.read_settings, copies))
         follow()  # Copy what was appended meanwhile, so that little remains to be read while deliveries are held.
         if _end(crawl, copies, pool):
             return
@@ -143,8 +142,7 @@ def _manifest(crawl: Crawl, backup_id: str) -> dict[str, Any]:
 def _end(crawl: Crawl, copies: Sequence[ShardCopy], pool: ThreadPoolExecutor) -> bool:
     """Read the heads and everything that belongs to them; return whether nothing is missing in the copies."""
     with Hold(crawl) as hold:
-        for _ in pool.map(ShardCopy.read_resume, copies):
-            pass
+        list(pool.map(ShardCopy.read_resume, copies))
         ends = list(pool.map(ShardCopy.read_end, copies))
         fit = list(pool.map(lambda copy: copy.read_outboxes(ends, hold.renew) and copy.read_log(hold.renew), copies))
     return all(list(pool.map(ShardCopy.read_rest, copies))) and all(fit)

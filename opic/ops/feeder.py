@@ -134,7 +134,7 @@ class Feeder:
     def deliver(self) -> None:
         """Deliver all transfers between shards, if this process applies the records."""
         if (writer := self._writer) is not None:
-            self.patiently(lambda: writer.drain(self._told_delivery))
+            self.patiently(lambda: writer.drain(self._undelivered))
 
     def _checkpoint(self) -> None:
         """Write a checkpoint of all shards of an embedded store, so that the next start need not read the journal."""
@@ -146,12 +146,9 @@ class Feeder:
         except StoreUnavailable as error:  # Nothing is lost: the journal has all records.
             log.info("the replay is complete, but the last checkpoint failed: %s", error)
 
-    def _told_delivery(self) -> None:
-        self._undelivered()
-        self._tell()
-
     def _undelivered(self) -> int:
         self.progress.undelivered = self.patiently(self.target.crawl.undelivered)
+        self._tell()
         return self.progress.undelivered
 
     def _accept(self, count: int, accept: Callable[[], object]) -> None:

@@ -86,7 +86,7 @@ class ShardCopy:
         self._files: dict[str, PartFile] = {}
         self._tries = 0
         self._settings: list[tuple[str, str, Any]] = []
-        self._blocks_left: Generator[None] | None = None
+        self._blocks_left = self._copy_blocks()
         self.counts: dict[str, int] = {}  # As of the end: what `check_backup` has to find.
         self._begin("")
 
@@ -102,10 +102,8 @@ class ShardCopy:
             )
         self._run = self._await_run()
         self._head, self._pages, self._entry_bytes = NO_HEAD, 0, ENTRY_BYTES_AIM
-        if self._blocks_left is not None:
-            self._blocks_left.close()
-        self._blocks_left = None
-        self._copied = False
+        self._blocks_left.close()
+        self._blocks_left, self._copied = self._copy_blocks(), False
         self.blocks = self.done = 0
         self._open("journal")
         self._open("blocks")
@@ -130,8 +128,7 @@ class ShardCopy:
 
     def close(self) -> None:
         """Close the files of an unfinished backup."""
-        if self._blocks_left is not None:
-            self._blocks_left.close()
+        self._blocks_left.close()
         for file in self._files.values():
             file.abandon()
 
@@ -145,8 +142,6 @@ class ShardCopy:
         """Copy the records appended since the last turn, and some blocks; return whether all blocks are copied."""
         try:
             self._follow(None)
-            if self._blocks_left is None:
-                self._blocks_left = self._copy_blocks()
             if not self._copied:
                 self._copied = next(self._blocks_left, True) is True
         except (_Gap, StoreUnavailable) as error:
@@ -198,9 +193,8 @@ class ShardCopy:
         for found in scan_sorted_set(self._client, self.keys.seen):
             file.put(["seen", [part for name, score in found for part in (name, int(score))]])
             yield
-        for name, key in (
-            ("pagemeta", self.keys.page_meta), ("urls", self.keys.urls), ("links", self.keys.links)
-        ):  # fmt: skip
+        hashes = {"pagemeta": self.keys.page_meta, "urls": self.keys.urls, "links": self.keys.links}
+        for name, key in hashes.items():
             for values in scan_hash(self._client, key):
                 if values:
                     file.put([name, [part for pair in values.items() for part in pair]])
