@@ -87,7 +87,6 @@ def _letter(entry_id: bytes, fields: dict[bytes, bytes], value_bytes_max: int | 
 
 
 def _backwards(shard: Shard, value_bytes_max: int | None) -> Iterator[Letter]:
-    """Yield the dead letters of a shard, newest first."""
     before = "+"
     while True:
         with store_errors():

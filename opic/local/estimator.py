@@ -358,7 +358,6 @@ class Estimator:
         )
 
     def _frontier(self, graph: CrawledGraph) -> list[tuple[str, float]]:
-        """Return the candidates with the highest scores."""
         scored = np.where(self._candidates(), self._scores(), -np.inf)
         columns = choose(scored, graph, self._numbers, FRONTIER_SHOWN, None)
         return [(self._numbers.urls[graph.candidates[column]], float(scored[column])) for column in columns]

@@ -93,13 +93,10 @@ def _kafka(settings: Settings) -> Iterator[Finding]:
     cluster = KafkaCluster(settings)
     if (slow := slow_checksums()) is not None:
         yield Finding("checksums", "warn", slow)
-    admin = cluster.admin()
-    try:
+    with closing(cluster.admin()) as admin:
         there = topics.brokers(cluster, admin)
         yield Finding("kafka", "ok", f"{cluster.where} answers, {there} broker{'s' if there > 1 else ''}")
         found = topics.find(cluster, admin, [cluster.topic, cluster.dlq])
-    finally:
-        admin.close()
     for name in (cluster.topic, cluster.dlq):
         if name not in found:
             yield Finding("topic", "FAIL", f"there is no topic {name}: `opic topics create` creates it")
@@ -227,7 +224,6 @@ def _lost_events(backend: Backend) -> Iterator[Finding]:
 
 
 def _kept_links(backend: Backend) -> Finding:
-    """Say what the links of pages take in the store."""
     if not backend.links.kept:
         on = backend.settings.keep_links
         why = " yet: workers begin to with their next batch" if on else ": OPIC_KEEP_LINKS is off"

@@ -279,7 +279,6 @@ def _commands(directory: Path, keys: Keys, rules: CrawlRules) -> Iterator[Comman
 
 
 def _written(key: str, kind: str, value: Any) -> Iterator[Command]:
-    """Yield the commands that write a part of a key."""
     if kind == "hash":
         flat = _flat(value)
         for at in range(0, len(flat), 2 * VALUES_A_COMMAND):

@@ -4,7 +4,7 @@ import logging
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cache
 from typing import Any, Final
 
@@ -231,8 +231,8 @@ class KafkaCluster:
         Raises:
             KafkaUnavailable: Kafka does not answer.
         """
-        admin, end = self.admin(), time.monotonic() + COORDINATOR_SECONDS
-        try:
+        with closing(self.admin()) as admin:
+            end = time.monotonic() + COORDINATOR_SECONDS
             while True:
                 try:
                     with kafka_errors(self.where):
@@ -249,8 +249,6 @@ class KafkaCluster:
                     return {}
                 else:
                     break
-        finally:
-            admin.close()
         return {one: at.offset for one, at in found.items() if one.topic == self.topic and at.offset > 0}
 
     def check_topics(self, *topics: str) -> None:
@@ -260,12 +258,9 @@ class KafkaCluster:
             KafkaUnavailable: Kafka does not answer.
             KafkaRefused: Kafka refused access, or a topic does not exist.
         """
-        consumer = self.consumer()
-        try:
+        with closing(self.consumer()) as consumer:
             for topic in topics:
                 self.partitions(consumer, topic)
-        finally:
-            consumer.close()
 
     def partitions(self, consumer: Client, topic: str | None = None) -> list[TopicPartition]:
         """Return the partitions of a topic, in order.

@@ -7,6 +7,7 @@ headers name the original record, so that a reader can detect duplicates. A lett
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from hashlib import blake2b
 from itertools import islice
@@ -130,15 +131,13 @@ class TopicLetters:
         letters = (_letter(message, replayed) for message in self._messages(None))
         matching = (one for one in letters if not one.replayed and error in one.error)
         wanted = islice((one for one in matching if _is_whole(one)), count)
-        producer, total = Producer(self._cluster), 0
-        try:
+        total = 0
+        with closing(Producer(self._cluster)) as producer:
             while batch := list(islice(wanted, LETTERS_A_CALL)):
                 producer.wait([self._again(producer, letter) for letter in batch], ANSWER_SECONDS)
                 with store_errors():
                     self._first.client.sadd(self._first.keys.replayed, *(letter.id for letter in batch))
                 total += len(batch)
-        finally:
-            producer.close()
         return total
 
     def _again(self, producer: Producer, letter: Letter) -> Any:
@@ -156,8 +155,7 @@ class TopicLetters:
 
     def _messages(self, last: int | None) -> Iterator[Any]:
         """Yield the messages of the topic, or the `last` of each partition; forget replays of those deleted by now."""
-        consumer = self._cluster.consumer()
-        try:
+        with closing(self._cluster.consumer()) as consumer:
             partitions = self._cluster.partitions(consumer, self._cluster.dlq)
             with kafka_errors(self._cluster.where):
                 consumer.assign(partitions)
@@ -170,8 +168,6 @@ class TopicLetters:
                     found = consumer.poll(timeout_ms=round(POLL_SECONDS * 1000))
                 for messages in found.values():
                     yield from messages
-        finally:
-            consumer.close()
 
     def _forget(self, begins: dict[int, int]) -> None:
         over = [one for one in self._replayed() if int(one.split("-")[1]) < begins.get(int(one.split("-")[0]), 0)]

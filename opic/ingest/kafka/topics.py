@@ -1,6 +1,7 @@
 """Kafka topics: required configuration, comparison with the existing topics, and creation."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -108,8 +109,7 @@ def create(
     """
     if partitions < 1:
         raise BadInput(f"--partitions {partitions}: a topic needs at least one")
-    admin = cluster.admin()
-    try:
+    with closing(cluster.admin()) as admin:
         there = brokers(cluster, admin)
         replication = min(there, REPLICATION_MAX) if replication is None else replication
         if not 1 <= replication <= there:
@@ -123,5 +123,3 @@ def create(
                     admin.create_topics([topic])
                     admin.wait_for_topics([plan.name])
             yield plan, found.get(plan.name)
-    finally:
-        admin.close()
