@@ -196,7 +196,7 @@ class Estimator:
         if not read and not any(planned.left for planned in waves):
             # The first time, or the domain did not answer then.
             known = self.service.inflow() if self.service is not None else None
-            first = list(known.pages) if known is not None and known.pages else list(seeds)
+            first = [page.url for page in known.pages] if known is not None and known.pages else list(seeds)
             waves.append(self._journal.plan(LOCAL, first[: self.options.local_max]))
         while waves:
             for planned in waves:
@@ -373,12 +373,13 @@ class Estimator:
         inflow = service.inflow()
         if inflow is None:
             return None
+        inflow_of = {page.url: page.inflow for page in inflow.pages}
         urls = [self._numbers.urls[page] for page in graph.fetched.tolist()]
         known = service.importances(urls)
         if service.away is not None:
             return None
         return ServiceKnowledge(
-            np.array([inflow.pages.get(url, 0.0) for url in urls[: graph.local]]),
+            np.array([inflow_of.get(url, 0.0) for url in urls[: graph.local]]),
             np.array([known[url].importance if url in known else np.nan for url in urls]),
             np.array([url in known and bool(known[url].reads) for url in urls], np.bool_),
             inflow.outside_mass,

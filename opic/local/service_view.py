@@ -5,16 +5,16 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
 import httpx
+import msgspec
 
 from opic.client import AsyncClient, BadAnswer, BadRequest, ClientError, Conflict, Event, NotFound, Page
-from opic.client.answers import Importance
+from opic.client.answers import Importance, Inflow, Inflows
 from opic.model.events import CrawlEvent
 from opic.urls.canonical import registered_domain
 
@@ -31,17 +31,6 @@ SUGGESTION_SECONDS: Final = 300.0
 INLINKS_MAX: Final = 1_000  # Of a page; what OPIC_MAX_N allows by default.
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class InflowOfDomain:
-    """The answer of /v1/inflow for a whole domain; `pages` has the in-flow by URL."""
-
-    pages: Mapping[str, float]
-    outside_mass: float
-    unread_mass: float
-    dangling_mass: float
-    known_pages: int
 
 
 class ServiceView(AbstractContextManager["ServiceView"]):
@@ -88,8 +77,8 @@ class ServiceView(AbstractContextManager["ServiceView"]):
         """Ask again at the next question, however recently the service was away."""
         self._ask_at = 0.0
 
-    def inflow(self) -> InflowOfDomain | None:
-        """Return the in-flow of the domain's pages, and the masses outside it."""
+    def inflow(self) -> Inflows | None:
+        """Return the in-flow of all the domain's pages, and the masses outside it; None if the service is away."""
         if (whole := registered_domain(self._domain)) != self._domain:
             self._refused(f"in-flow is counted by registered domain, and {self._domain} is a part of {whole}")
             return None
@@ -166,18 +155,18 @@ class ServiceView(AbstractContextManager["ServiceView"]):
         """Send the ranked list, for GET /v1/local/{domain}; return whether the service has it."""
         return self._ask(lambda client: client.put_local(self._domain, **ranking)) is not None
 
-    async def _inflow(self, client: AsyncClient) -> InflowOfDomain:
-        pages: dict[str, float] = {}
+    async def _inflow(self, client: AsyncClient) -> Inflows:
+        pages: dict[str, Inflow] = {}
         after: str | None = None
         while True:
             answer = await client.inflow(self._domain, after=after)
             before = len(pages)
-            pages.update((page.url, page.inflow) for page in answer.pages)
+            pages |= {page.url: page for page in answer.pages}
             masses = (answer.outside_mass, answer.unread_mass, answer.dangling_mass)
             if not all(0 <= value <= 1 for value in (*masses, *(page.inflow for page in answer.pages))):
                 raise BadAnswer("an in-flow or a mass is not between 0 and 1")
             if (after := answer.next) is None:
-                return InflowOfDomain(pages, *masses, answer.known_pages)
+                return msgspec.structs.replace(answer, pages=list(pages.values()))
             if len(pages) == before or len(pages) > INFLOW_PAGES_MAX:
                 raise BadAnswer("the pages of the in-flow do not end")
 
