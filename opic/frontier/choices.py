@@ -114,8 +114,9 @@ class Choices:
             rest[:] = [found.after(wide)]  # They are judged when they are taken.
             return found.first(wide)
 
+        began = time.monotonic()
         picked = self._found(choose, count)
-        self._ahead[by.mode] = PagesAhead(picked.followed_by(rest[0]), count, version)
+        self._ahead[by.mode] = PagesAhead(picked.followed_by(rest[0]), count, version, time.monotonic() - began)
         return picked
 
     def _found(self, choose: Choose, count: int) -> Picked:

@@ -1,7 +1,9 @@
-"""Pages chosen ahead on a large store: one choice serves the requests of the next tenth of a second.
+"""Pages chosen ahead on a large store: one choice serves the requests of the next tenth of a second, or longer.
 
-A choice costs some milliseconds, hardly more for a hundred pages than for ten. What it chose beyond the request that
-asked waits here, in order, and each page is looked at again when it is taken: it may be held, read or shut by then.
+A choice costs some milliseconds on one shard, and a multiple on many; hardly more for a hundred pages than for ten.
+What it chose beyond the request that asked waits here, in order, and each page is looked at again when it is taken: it
+may be held, read or shut by then. The longer a choice took, the longer it serves, so that choices take a tenth of the
+time.
 """
 
 import time
@@ -13,7 +15,9 @@ import numpy as np
 from opic.frontier.hot_order import FREE, HotOrder
 from opic.frontier.picking import Fit, Picked
 
-AHEAD_SECONDS: Final = 0.1  # How long pages chosen ahead are of use; their order is that of the choice.
+AHEAD_SECONDS: Final = 0.1  # How long pages chosen ahead are of use at least; their order is that of the choice.
+AHEAD_SECONDS_MAX: Final = 0.5
+AHEAD_TIMES: Final = 10  # As many times as long as the choice took.
 AHEAD_MAX: Final = 512
 STRETCH: Final = 3  # As many times the pages asked for are looked at: those before were taken a moment ago.
 
@@ -21,26 +25,28 @@ STRETCH: Final = 3  # As many times the pages asked for are looked at: those bef
 class PagesAhead:
     """The pages of one choice that no request has taken yet."""
 
-    def __init__(self, picked: Picked, taken: int, version: object) -> None:
+    def __init__(self, picked: Picked, taken: int, version: object, seconds: float) -> None:
         """Keep a choice.
 
         Args:
             picked: the chosen pages.
             taken: how many of them the request that asked has taken.
             version: of what they were chosen from.
+            seconds: that the choice took.
         """
         self._picked, self._at, self._asked = picked, 0, taken
         self._version, self._made = version, time.monotonic()
+        self._seconds = max(min(AHEAD_TIMES * seconds, AHEAD_SECONDS_MAX), AHEAD_SECONDS)
         # Where fewer pages were found than wanted, looking for more is in vain.
         self._short = len(picked) < taken
 
     def is_valid(self, version: object) -> bool:
         """Return whether the pages may be taken still."""
-        return time.monotonic() - self._made < AHEAD_SECONDS and self._version == version
+        return time.monotonic() - self._made < self._seconds and self._version == version
 
     def wanted(self) -> int:
         """Return how many pages the next choice should choose ahead: as many as were asked for since this one."""
-        lately = time.monotonic() - self._made < 2 * AHEAD_SECONDS
+        lately = time.monotonic() - self._made < 2 * self._seconds
         return min(self._asked, AHEAD_MAX) if lately and not self._short else 0
 
     def take(self, orders: Sequence[HotOrder], sides: Sequence[int], count: int, fit: Fit | None) -> Picked:

@@ -42,6 +42,22 @@ def test_one_choice_serves_several_requests_in_order(servers: Server) -> None:
     assert crawl.urls(4) == []
 
 
+@pytest.mark.parametrize(("times", "most"), [(1e9, 10), (0.0, 23)])
+def test_choice_that_took_longer_serves_for_longer(
+    valkey: Server, monkeypatch: pytest.MonkeyPatch, times: float, most: int
+) -> None:
+    for name, value in {"AHEAD_SECONDS": 0.0, "AHEAD_SECONDS_MAX": 3_600.0, "AHEAD_TIMES": times}.items():
+        monkeypatch.setattr(f"opic.frontier.pages_ahead.{name}", value)
+    crawl, urls = Crawl(valkey), pages_of(200, 2)
+    crawl.seed(urls)
+    found = asked_often(crawl)
+    before = choices(crawl)
+    while len(found) < 124:
+        found += crawl.urls(4)
+    assert found == urls[:124]
+    assert most - 10 < choices(crawl) - before <= most  # For 23 requests.
+
+
 def test_page_that_was_read_or_leased_elsewhere_since_is_left_out(valkey: Server) -> None:
     crawl, urls = Crawl(valkey), pages_of(200, 1)
     crawl.seed(urls)
