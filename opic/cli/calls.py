@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from opic.cli.options import ServiceChosen, ending_in_order, open_to_feed
+from opic.cli.options import ServiceChosen, ending_in_order, open_to_feed, without_none
 from opic.errors import BadInput, BadUrl, OpicError, SettingsError, StoreError
 from opic.logs import log_to_stderr
 from opic.service.service_file import Address, address_of
@@ -56,8 +56,7 @@ class ApiCall:
             BadInput: a value can't be taken.
             Refusal: the answer is another problem.
         """
-        given = {name: value for name, value in (parameters or {}).items() if value is not None}
-        return self._make(method, path, given, body)
+        return self._make(method, path, without_none(parameters or {}), body)
 
 
 @contextmanager
@@ -101,12 +100,9 @@ def service_address(chosen: ServiceChosen, settings: "Settings") -> Address | No
     if not settings.embedded:
         return None
     address = address_of(settings.data_dir())
-    return address if address is not None and address.crawl == settings.crawl and _answers(address) else None
-
-
-def _answers(address: Address) -> bool:
-    """Return whether the service that wrote the address answers there, and not another program on its port."""
-    return _instance_at(address) == address.instance
+    if address is None or address.crawl != settings.crawl:
+        return None
+    return address if _instance_at(address) == address.instance else None  # Another program may have its port now.
 
 
 def _instance_at(address: Address) -> str | None:
@@ -153,12 +149,7 @@ def _of_store(settings: "Settings", feeds: bool) -> Iterator[ApiCall]:
     from opic.api.problems import Problem
 
     with ExitStack() as stack:
-        if feeds:
-            backend, works_here = open_to_feed(settings, stack)
-            backend.works_here = works_here
-        else:
-            backend = _opened(settings, stack)
-        answer = InProcess(backend)
+        answer = InProcess(open_to_feed(settings, stack) if feeds else _opened(settings, stack))
 
         def make(method: str, path: str, given: Mapping[str, object], body: Mapping[str, object] | None) -> Any:
             try:

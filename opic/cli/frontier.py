@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from opic.cli.calls import asked
-from opic.cli.options import Domain, ServiceChosen, choosing
+from opic.cli.options import Domain, ServiceChosen, choosing, without_none
 from opic.cli.output import print_answer, print_list
 
 Mode = Literal["any", "discover", "refresh", "coverage"]  # Which pages may be offered.
@@ -18,8 +18,6 @@ Offered = Annotated[
         "those with the most trust waiting at them first (coverage)."
     ),
 ]
-
-
 LeaseSeconds = Annotated[
     float | None, typer.Option(min=0.001, max=86_400, help="Duration of the leases; default 300. [OPIC_LEASE_SECONDS]")
 ]
@@ -55,15 +53,9 @@ def next_pages(
     This takes leases as a crawler does: no other crawler gets the printed pages until an event for the page
     arrives or the lease expires, and their hosts are delayed for OPIC_HOST_DELAY_SECONDS.
     """
-    terms = {
-        "lease_seconds": lease_seconds,
-        "busy_hosts": busy_host,
-        "domains": domain,
-        "max_depth": max_depth,
-        "policy": policy,
-    }
-    given = {name: value for name, value in terms.items() if value is not None}
-    answer = asked(chosen, "POST", "/v1/next", body={"n": n, "crawler": crawler, "mode": mode, **given})
+    terms = {"n": n, "crawler": crawler, "lease_seconds": lease_seconds, "busy_hosts": busy_host, "domains": domain}
+    body = without_none({**terms, "mode": mode, "max_depth": max_depth, "policy": policy})
+    answer = asked(chosen, "POST", "/v1/next", body=body)
     print_list(("cash", "importance", "lease_until", "lease", "url"), answer, "pages", chosen.as_json)
     if not answer["pages"] and not chosen.as_json:
         held = ", ".join(f"{count:,} {kind}" for kind, count in answer["waiting"].items() if count)
@@ -76,8 +68,7 @@ def release(
     leases: Annotated[list[str], typer.Argument(metavar="LEASE", show_default=False)], *, chosen: ServiceChosen
 ) -> None:
     """Give leased pages back unread, and print how many of the leases were still active."""
-    answer = asked(chosen, "POST", "/v1/release", body={"leases": leases})
-    print_answer(answer, chosen.as_json)
+    print_answer(asked(chosen, "POST", "/v1/release", body={"leases": leases}), chosen.as_json)
 
 
 @choosing
@@ -91,8 +82,8 @@ def renew(
 
     Exit status 1 if any of them has ended; their pages may be leased to other crawlers.
     """
-    body = {"leases": leases} if lease_seconds is None else {"leases": leases, "lease_seconds": lease_seconds}
-    answer = asked(chosen, "POST", "/v1/leases/renew", body=body)
+    body = {"leases": leases, "lease_seconds": lease_seconds}
+    answer = asked(chosen, "POST", "/v1/leases/renew", body=without_none(body))
     print_list(("lease_until", "lease"), answer, "renewed", chosen.as_json)
     if answer["lost"]:
         if not chosen.as_json:

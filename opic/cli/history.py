@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from opic.cli.calls import asked
-from opic.cli.options import Plot, ServiceChosen, choosing, event_files
+from opic.cli.options import Plot, ServiceChosen, choosing, event_files, without_none
 from opic.cli.output import print_json, print_list, print_rows
 from opic.cli.pages import Policy, Url, Window
 from opic.cli.pictures import Panel, write_plot
@@ -110,9 +110,7 @@ def _print_recorded(  # noqa: PLR0917 - options of one command
         print_json({"url": page, "policy": policy or "static", "window": span and span.shown(), "past": rows})
         return
     shown = rows[:: max(1, len(rows) // ROWS)] if len(rows) > ROWS else rows
-    print_rows(
-        ("time", "importance", "rank", "pages"), [{k: "" if v is None else v for k, v in row.items()} for row in shown]
-    )
+    print_rows(("time", "importance", "rank", "pages"), [without_none(row) for row in shown])
 
 
 def _timed_events(files: Sequence[Path]) -> Iterator["TimedEvent"]:
@@ -146,17 +144,15 @@ def _timed_events(files: Sequence[Path]) -> Iterator["TimedEvent"]:
 def _time_us(text: str) -> int:
     """Read a time: Unix seconds, or an ISO date or time, UTC unless it says otherwise."""
     try:
-        moment = float(text) if text.replace(".", "", 1).isdigit() else _iso(text).timestamp()
+        if text.replace(".", "", 1).isdigit():
+            return round(float(text) * MILLION)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         raise BadInput(
             f"--at {text} is neither Unix seconds nor a time such as 2024-05-01 or 2024-05-01T12:00Z"
         ) from None
-    return round(moment * MILLION)
-
-
-def _iso(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * MILLION)
 
 
 def _draw(path: Path, title: str, points: Sequence[tuple[float, float]], y: str) -> None:

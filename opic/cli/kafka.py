@@ -1,19 +1,20 @@
 """Commands for Kafka: topics, publishing, dead letters."""
 
+import logging
 import sys
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from opic.cli.options import FOUND_A_PROBLEM, ResultChosen, choosing, ending_in_order, opened
+from opic.cli.options import FOUND_A_PROBLEM, Files, ResultChosen, choosing, ending_in_order, opened
 from opic.cli.output import Refusals, print_answer, print_json, print_list, showing_progress
 from opic.errors import BadEvent
 from opic.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from opic.ingest.kafka import KafkaCluster
+    from opic.ingest.kafka.topics import TopicSetup
     from opic.settings import Settings
 
 PROGRESS_SECONDS: Final = 5.0
@@ -22,13 +23,10 @@ EVENTS_A_LOOK: Final = 100  # Between two looks at how far it is.
 topics_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 letters_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-
 PublishFormat = Literal["jsonl", "msgpack"]  # What `publish` may be given.
 
 
 def _cluster(settings: "Settings") -> "KafkaCluster":
-    import logging
-
     from opic.ingest.kafka import KafkaCluster
 
     log_to_stderr(logging.WARNING)
@@ -62,19 +60,12 @@ def create_topics(
 
     found = chosen.settings()
     count = partitions or PARTITIONS
-    rows = []
+    rows: list[dict[str, Any]] = []
     for plan, before in create(_cluster(found), count, replication):
         differs = list(differences(plan, before)) if before is not None else []
         verdict = "made" if before is None else "differs" if differs else "there"
-        there = before or plan
-        rows.append({
-            "topic": plan.name,
-            "verdict": verdict,
-            "partitions": there.partitions,
-            "replication": there.replication,
-            "differs": differs,
-        })  # fmt: skip
-    if (advice := partition_advice(int(str(rows[0]["partitions"])), found.shards_made)) is not None:
+        rows.append(_row(plan.name, verdict, before or plan, differs))
+    if (advice := partition_advice(rows[0]["partitions"], found.shards_made)) is not None:
         print(f"opic: {advice}", file=sys.stderr)
     _print_topics(rows, chosen.as_json)
     if any(row["differs"] for row in rows):
@@ -96,29 +87,31 @@ def list_topics(*, chosen: ResultChosen) -> None:
         found = find(cluster, admin, [cluster.topic, cluster.dlq])
     finally:
         admin.close()
-    rows: list[dict[str, object]] = []
+    rows = []
     for name in (cluster.topic, cluster.dlq):
         there = found.get(name)
-        verdict, differs = "there" if there else "missing", [] if there else ["`opic topics create` makes it"]
-        partitions, replication = (there.partitions, there.replication) if there else (0, 0)
-        row = {"topic": name, "verdict": verdict, "partitions": partitions, "replication": replication}
-        rows.append({**row, "differs": differs})
+        verdict, differs = ("there", []) if there else ("missing", ["`opic topics create` makes it"])
+        rows.append(_row(name, verdict, there, differs))
     _print_topics(rows, chosen.as_json)
     if len(found) < len(rows):
         raise typer.Exit(FOUND_A_PROBLEM)
 
 
-def _print_topics(rows: list[dict[str, object]], as_json: bool) -> None:
+def _row(name: str, verdict: str, there: "TopicSetup | None", differs: list[str]) -> dict[str, Any]:
+    partitions, replication = (there.partitions, there.replication) if there else (0, 0)
+    row = {"topic": name, "verdict": verdict, "partitions": partitions, "replication": replication}
+    return {**row, "differs": differs}
+
+
+def _print_topics(rows: list[dict[str, Any]], as_json: bool) -> None:
     names = ("topic", "verdict", "partitions", "replication", "differs")
-    shown = rows if as_json else [{**row, "differs": "; ".join(map(str, row["differs"]))} for row in rows]  # type: ignore[call-overload]
+    shown = rows if as_json else [{**row, "differs": "; ".join(row["differs"])} for row in rows]
     print_list(names, {"topics": shown}, "topics", as_json)
 
 
 @choosing
 def publish(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE", exists=True, dir_okay=False, readable=True, show_default=False)
-    ],
+    files: Files,
     *,
     format: Annotated[PublishFormat | None, typer.Option(help="Default: by the file name; otherwise jsonl.")] = None,
     chosen: ResultChosen,

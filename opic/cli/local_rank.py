@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 SHOWN: Final = 20  # Pages printed on a terminal.
 RETRY_SECONDS: Final = 10.0
 PAGES_KEPT: Final = 10_000  # Of the list that the service keeps; its OPIC_MAX_URLS must allow them.
-
-
 Selection = Literal["sc", "pf", "outlinks", "random", "combined"]  # How outside pages are selected.
 
 

@@ -10,24 +10,18 @@ from typing import Annotated, Final
 
 import typer
 
-from opic.cli import frontier, pages, store, taking_away
+from opic.cli import definitions, frontier, pages, results, store
 from opic.cli.calls import Refusal
-from opic.cli.classes import classes_app
-from opic.cli.compare import compare
 from opic.cli.coverage import coverage
-from opic.cli.export import export
 from opic.cli.history import history
 from opic.cli.kafka import letters_app, publish, topics_app
 from opic.cli.local_rank import local_rank
 from opic.cli.options import FOUND_A_PROBLEM
 from opic.cli.output import leave_out_headers
-from opic.cli.politeness import politeness_app
 from opic.cli.replay import replay
-from opic.cli.rules import rules_app
 from opic.cli.sample import sample, topic_model
 from opic.cli.seed import seed
 from opic.cli.serve import doctor, serve, worker
-from opic.cli.verify import verify
 from opic.errors import OpicError
 
 WRONG_USAGE: Final = 2
@@ -63,42 +57,23 @@ def _opic(
         leave_out_headers()
 
 
-app.command()(serve)
-app.command()(worker)
-app.command()(replay)
-app.command()(seed)
-app.command()(taking_away.forget)
+# In the order in which `opic --help` lists them.
+for command in (serve, worker, replay, seed, store.forget):
+    app.command()(command)
 app.command(name="next")(frontier.next_pages)
-app.command()(frontier.release)
-app.command()(frontier.renew)
-app.command()(frontier.frontier)
-app.command()(pages.top)
-app.command()(pages.search)
-app.command()(pages.canonical)
-app.command()(pages.hosts)
-app.command()(pages.importance)
-app.command()(history)
-app.command()(pages.explain)
-app.command()(pages.inflow)
-app.command()(pages.inlinks)
-app.command()(coverage)
-app.command()(local_rank)
-app.command()(sample)
-app.command()(topic_model)
-app.add_typer(classes_app, name="classes")
-app.add_typer(rules_app, name="rules")
-app.add_typer(politeness_app, name="politeness")
-app.command()(store.stats)
-app.command()(store.series)
-app.command()(store.audit)
-app.command()(verify)
-app.command()(doctor)
-app.command()(export)
-app.command()(compare)
-app.command()(store.backup)
-app.command()(store.restore)
-app.command()(store.begin_anew)
-app.command()(taking_away.crawls)
+for command in (frontier.release, frontier.renew, frontier.frontier):
+    app.command()(command)
+for command in (pages.top, pages.search, pages.canonical, pages.hosts, pages.importance, history, pages.explain):
+    app.command()(command)
+for command in (pages.inflow, pages.inlinks, coverage, local_rank, sample, topic_model):
+    app.command()(command)
+app.add_typer(definitions.classes_app, name="classes")
+app.add_typer(definitions.rules_app, name="rules")
+app.add_typer(definitions.politeness_app, name="politeness")
+for command in (store.stats, store.series, store.audit, results.verify, doctor, results.export, results.compare):
+    app.command()(command)
+for command in (store.backup, store.restore, store.begin_anew, store.crawls):
+    app.command()(command)
 app.add_typer(topics_app, name="topics")
 app.command()(publish)
 app.add_typer(letters_app, name="dead-letters")

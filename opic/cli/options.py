@@ -5,7 +5,7 @@ import inspect
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
@@ -23,24 +23,7 @@ if TYPE_CHECKING:
 FOUND_A_PROBLEM: Final = 1  # The command worked, and what it found is not good.
 SIGTERM_STATUS: Final = 128 + int(signal.SIGTERM)
 
-Store = Annotated[
-    str | None,
-    typer.Option(metavar="URL", help="embedded, embedded:DIR, redis://…, rediss://… or redis+cluster://… [OPIC_STORE]"),
-]
-Kafka = Annotated[
-    str | None, typer.Option(metavar="BOOTSTRAP", help="Kafka brokers, HOST:PORT,… [OPIC_KAFKA_BOOTSTRAP]")
-]
-Config = Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file of settings. [OPIC_CONFIG]")]
-Crawl = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the crawl in the store. [OPIC_CRAWL]")]
-Data = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Short for --store embedded:DIR; default opic-data. [OPIC_DATA]")
-]
-Service = Annotated[
-    str | None,
-    typer.Option(metavar="URL", help="Ask the service at this URL, with OPIC_API_TOKEN if set. [OPIC_SERVICE]"),
-]
 Domain = Annotated[str | None, typer.Option(help="Only pages of this host or domain, including subdomains.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the JSON of the HTTP API.")]
 ResultAsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Plot = Annotated[
     Path | None, typer.Option("--plot", metavar="FILE.svg", help="Draw the result into this file; see the guide.")
@@ -55,10 +38,26 @@ UrlFile = Annotated[
         help="Read URLs from this file, one a line; - is standard input. Empty lines and # comments are skipped.",
     ),
 ]
+Files = Annotated[
+    list[Path], typer.Argument(metavar="FILE", exists=True, dir_okay=False, readable=True, show_default=False)
+]
 File = Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, show_default=False)]
 AllowPrivate = Annotated[
     bool, typer.Option("--allow-private", help="Also fetch from private addresses: for an intranet.")
 ]
+
+
+def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are not None, such as options that were given."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def number_or_text(text: str) -> float | str:
+    """Return an option as a JSON body has it: rounds and Unix seconds are numbers, durations and dates are strings."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def event_files(help: str) -> Any:
@@ -70,11 +69,22 @@ def event_files(help: str) -> Any:
 class Chosen:
     """The store or the service that a command works on, from the options that all commands share."""
 
-    store: Store = None
-    kafka: Kafka = None
-    config: Config = None
-    crawl: Crawl = None
-    data: Data = None
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="embedded, embedded:DIR, redis://…, rediss://… or redis+cluster://… [OPIC_STORE]"
+        ),
+    ] = None
+    kafka: Annotated[
+        str | None, typer.Option(metavar="BOOTSTRAP", help="Kafka brokers, HOST:PORT,… [OPIC_KAFKA_BOOTSTRAP]")
+    ] = None
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file of settings. [OPIC_CONFIG]")] = None
+    crawl: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the crawl in the store. [OPIC_CRAWL]")] = (
+        None
+    )
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Short for --store embedded:DIR; default opic-data. [OPIC_DATA]")
+    ] = None
 
     @property
     def names_a_store(self) -> bool:
@@ -109,8 +119,11 @@ class ResultChosen(Chosen):
 class ServiceChosen(ResultChosen):
     """The same for a command that makes calls of the HTTP API, which a running service answers."""
 
-    service: Service = None
-    as_json: AsJson = False
+    service: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Ask the service at this URL, with OPIC_API_TOKEN if set. [OPIC_SERVICE]"),
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON of the HTTP API.")] = False
 
 
 def is_group(context: typer.Context, chosen: ServiceChosen) -> bool:
@@ -175,18 +188,25 @@ def _option(field: "Field[Any]", annotation: Any) -> inspect.Parameter:
 
 
 @contextmanager
-def opened(chosen: Chosen) -> Iterator["Backend"]:
-    """Lend the store of a command that asks questions of its own; it ends in order."""
-    from opic.service.service import open_backend
-
+def working(chosen: Chosen) -> "Iterator[tuple[Settings, ExitStack]]":
+    """Lend the settings of a command that works on a store itself, and a stack of what it closes at its end."""
     settings = chosen.settings()
     log_to_stderr(logging.WARNING)
     with ending_in_order(), ExitStack() as stack:
+        yield settings, stack
+
+
+@contextmanager
+def opened(chosen: Chosen) -> "Iterator[Backend]":
+    """Lend the store of a command that asks questions of its own."""
+    from opic.service.service import open_backend
+
+    with working(chosen) as (settings, stack):
         yield open_backend(settings, stack)
 
 
-def open_to_feed(settings: "Settings", stack: ExitStack) -> "tuple[Backend, bool]":
-    """Open a store, made if it is not there; and say whether applying its records is up to us."""
+def open_to_feed(settings: "Settings", stack: ExitStack) -> "Backend":
+    """Open a store, made if it is not there, whose records take effect here where no worker runs."""
     from opic.service.embedded import EmbeddedServer
     from opic.service.service import open_backend
 
@@ -194,7 +214,9 @@ def open_to_feed(settings: "Settings", stack: ExitStack) -> "tuple[Backend, bool
         works_here = EmbeddedServer.running(settings.data_dir()) is None
     else:
         works_here = settings.kafka_bootstrap is None
-    return open_backend(settings, stack, create=True), works_here
+    backend = open_backend(settings, stack, create=True)
+    backend.works_here = works_here
+    return backend
 
 
 @contextmanager
@@ -222,8 +244,3 @@ def numbered_lines(file: Path) -> Iterator[tuple[int, str]]:
         raise BadInput(f"--file {file}: {error}") from None
     lines = enumerate(map(str.strip, text.splitlines()), 1)
     return ((number, line) for number, line in lines if line and not line.startswith("#"))
-
-
-def lines_of(file: Path) -> Iterator[str]:
-    """Return the URLs of a `UrlFile`."""
-    return (line for _, line in numbered_lines(file))

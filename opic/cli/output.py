@@ -21,7 +21,6 @@ TIMES: Final = frozenset({
 REFUSED_SHOWN_MAX: Final = 5
 LEFT: Final = ("url", "host", "lease", "name", "error", "note")  # Columns of text.
 
-
 _shown = {"header": True}
 
 

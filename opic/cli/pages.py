@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from opic.cli.calls import ApiCall, asked, asking
-from opic.cli.options import Domain, ServiceChosen, UrlFile, choosing, lines_of
+from opic.cli.options import Domain, ServiceChosen, UrlFile, choosing, number_or_text, numbered_lines, without_none
 from opic.cli.output import print_answer, print_json, print_list, print_rows
 from opic.errors import BadInput
 
@@ -22,8 +22,6 @@ Window = Annotated[
         metavar="WINDOW", help="Window of the policy: rounds, or a duration like 30d or 12h. [OPIC_WINDOW_ROUNDS]"
     ),
 ]
-
-
 All = Annotated[bool, typer.Option("--all", help="To the end of the list, instead of --n.")]
 PAGES_A_CALL: Final = 1_000  # The default of OPIC_MAX_N.
 
@@ -115,8 +113,8 @@ def importance(url: Url, *, policy: Policy = None, window: Window = None, chosen
 
     Exit status 1 if the page was never seen.
     """
-    answer = asked(chosen, "GET", "/v1/importance", {"url": url, "policy": policy, "window": window})
-    print_answer(answer, chosen.as_json)
+    terms = {"url": url, "policy": policy, "window": window}
+    print_answer(asked(chosen, "GET", "/v1/importance", terms), chosen.as_json)
 
 
 @choosing
@@ -150,8 +148,7 @@ def canonical(
 
         answer: Mapping[str, Any] = shown_canonical(url, EventLimits(normalization=Normalization.of(normalize)))
     else:
-        with asking(chosen) as ask:
-            answer = ask("GET", "/v1/canonical", {"url": url})
+        answer = asked(chosen, "GET", "/v1/canonical", {"url": url})
     if not chosen.as_json:
         answer = {**answer, **{name: ", ".join(answer[name]) or "none" for name in ("rules", "applied")}}
     print_answer(answer, chosen.as_json)
@@ -191,15 +188,15 @@ def inflow(
     """
     if (domain is None) == (file is None):
         raise BadInput("name a domain, or a file of URLs with --file")
-    scope, terms = "host" if host else "prefix" if prefix else "domain", {"policy": policy, "window": window}
+    scope = "host" if host else "prefix" if prefix else "domain"
     with asking(chosen) as ask:
         if file is not None:
-            listed = {"urls": list(lines_of(file)), "policy": policy, "window": _number(window)}
-            answer = ask(
-                "POST", "/v1/inflow", body={name: given for name, given in listed.items() if given is not None}
-            )
+            urls = [line for _, line in numbered_lines(file)]
+            body = without_none({"urls": urls, "policy": policy, "window": window and number_or_text(window)})
+            answer = ask("POST", "/v1/inflow", body=body)
         else:
-            answer = ask("GET", "/v1/inflow", {scope: domain, "n": n, "after": after, **terms})
+            terms = {scope: domain, "n": n, "after": after, "policy": policy, "window": window}
+            answer = ask("GET", "/v1/inflow", terms)
     print_list(("inflow", "inflow_max", "url") if host else ("inflow", "url"), answer, "pages", chosen.as_json)
     if not chosen.as_json:
         print(
@@ -211,14 +208,6 @@ def inflow(
             print(f"{len(missing):,} of the list are gone or were never seen, such as {missing[0]}", file=sys.stderr)
         if answer.get("next") is not None:
             print(f"there are more pages: --after {answer['next']}", file=sys.stderr)
-
-
-def _number(window: str | None) -> float | str | None:
-    """Return a window as a JSON body has it: rounds are a number, a duration is a text."""
-    try:
-        return None if window is None else float(window)
-    except ValueError:
-        return window
 
 
 @choosing

@@ -1,26 +1,21 @@
 """The command that feeds recorded crawls, or simulates the crawl of a graph."""
 
-import logging
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from opic.cli.options import FOUND_A_PROBLEM, ResultChosen, choosing, ending_in_order, open_to_feed
+from opic.cli.options import FOUND_A_PROBLEM, Files, ResultChosen, choosing, open_to_feed, without_none, working
 from opic.cli.output import print_fields, print_json, showing_progress
 from opic.errors import BadInput
-from opic.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from opic.ops.feeder import Progress
     from opic.ops.replay import Plan, Summary
 
 PROGRESS_LINE_SECONDS: Final = 5.0
-
-
 ReplayFormat = Literal["jsonl", "msgpack", "warc", "wat", "arc", "edges"]  # What `replay` may be given.
 ArchiveLinks = Literal["html", "recorded"]  # Which links of an archive's pages count.
 Nofollow = Literal["count", "drop"]  # Whether nofollow links count.
@@ -129,9 +124,7 @@ class ArchiveOptions:
 
 @choosing
 def replay(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE", exists=True, dir_okay=False, readable=True, show_default=False)
-    ],
+    files: Files,
     *,
     format: Annotated[
         ReplayFormat | None, typer.Option(help="Default: by the file name, as .jsonl or .warc.gz; otherwise edges.")
@@ -160,13 +153,11 @@ def replay(
         if kind not in ("jsonl", "msgpack"):
             raise BadInput(f"--ignore-unknown applies to crawl events only, and this is {kind}")
         plan = replace(plan, ignore_unknown=True)
-    settings = chosen.settings()
-    log_to_stderr(logging.WARNING)
-    with ending_in_order(), ExitStack() as stack:
-        backend, works_here = open_to_feed(settings, stack)
+    with working(chosen) as (settings, stack):
+        backend = open_to_feed(settings, stack)
         with showing_progress(PROGRESS_LINE_SECONDS) as show:
             summary = run(
-                backend, files, plan, works_here=works_here,
+                backend, files, plan, works_here=backend.works_here,
                 on_progress=lambda at: show(at.events, at.total, _shown(at)),
             )  # fmt: skip
         audit = backend.query.audit()
@@ -193,9 +184,7 @@ def _shown(progress: "Progress") -> str:
 
 
 def _print_summary(summary: "Summary", audit: Mapping[str, object], as_json: bool) -> None:
-    from dataclasses import asdict
-
-    found: dict[str, object] = {k: v for k, v in asdict(summary).items() if v is not None}
+    found = without_none(asdict(summary))
     if as_json:
         print_json({**found, "audit": audit})
         return

@@ -43,15 +43,9 @@ WEB_STEPS: Final = 1_000
 STARTS_ASKED: Final = 100
 PUBLISHED_AT_ONCE: Final = 100
 PAGES_SHOWN: Final = 20
-
-NOT_WITH_RECORDED: Final = (
-    "--crawl adds in-links to pages fetched over HTTP: leave it out, and name its files with --recorded too"
-)
 TOPIC_HELP: Final = (
     "url:TEXT (the URL contains it), host:H (a host or domain), tag:T, word:W (the text contains it), text:MODEL"
 )
-
-
 WalkFocus = Literal["hard", "neighbourhood", "trial", "none"]  # Which pages the walk may visit.
 
 
@@ -167,7 +161,9 @@ def sample(
     if not recorded:
         found = _from_web(request, walk, web, settings, chosen)
     elif web.crawl:
-        raise BadInput(NOT_WITH_RECORDED)
+        raise BadInput(
+            "--crawl adds in-links to pages fetched over HTTP: leave it out, and name its files with --recorded too"
+        )
     else:
         found = _from_recorded(request, recorded, walk, settings)
     _print(found, as_json, verbose, plot)

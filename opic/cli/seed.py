@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from opic.cli.calls import ApiCall, asking
-from opic.cli.options import FOUND_A_PROBLEM, AllowPrivate, ServiceChosen, UrlFile, choosing, numbered_lines
+from opic.cli.options import (
+    FOUND_A_PROBLEM,
+    AllowPrivate,
+    ServiceChosen,
+    UrlFile,
+    choosing,
+    number_or_text,
+    numbered_lines,
+    without_none,
+)
 from opic.cli.output import print_answer
 from opic.errors import BadInput, BadUrl
 
@@ -74,20 +83,18 @@ class PageNotes:
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of the call."""
-        more: dict[str, Any] = {} if self.depth is None else {"depth": self.depth}
-        if self.trust is not None:
-            from opic.model.trust import check_trust
+        from opic.model.page_notes import check_priority
+        from opic.model.trust import check_trust
 
-            more["trust"] = check_trust(self.trust)
-        if self.not_before is not None:
-            more["not_before"] = _time(self.not_before)
-        if self.priority is not None:
-            from opic.model.page_notes import check_priority
-
-            more["priority"] = check_priority(self.priority)
-        if self.meta:
-            more["meta"] = dict(map(_pair, self.meta))
-        return more
+        return without_none(
+            {
+                "depth": self.depth,
+                "trust": check_trust(self.trust),
+                "not_before": None if self.not_before is None else number_or_text(self.not_before),
+                "priority": check_priority(self.priority),
+                "meta": dict(map(_pair, self.meta)) if self.meta else None,
+            }
+        )
 
 
 @choosing
@@ -159,14 +166,6 @@ def _print(total: Mapping[str, Any], rejected: Sequence[Mapping[str, Any]], as_j
 
 def _told(one: Mapping[str, Any]) -> str:
     return f"{one['where']}: {one['error']}" if "where" in one else str(one["error"])
-
-
-def _time(text: str) -> float | str:
-    """Return a time as a JSON body has it: Unix seconds are a number."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _pair(text: str) -> tuple[str, str]:

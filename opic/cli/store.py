@@ -1,25 +1,28 @@
-"""Commands for a whole store: counts, audit, backup, restore."""
+"""Commands for a store and its crawls: counts, audit, backup, restore; taking pages or a whole crawl away."""
 
-import logging
 import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from opic.cli.calls import ApiCall, asked, asking, service_address
-from opic.cli.options import FOUND_A_PROBLEM, Chosen, ResultChosen, ServiceChosen, choosing, ending_in_order
+from opic.cli.options import FOUND_A_PROBLEM, Chosen, ResultChosen, ServiceChosen, choosing, working
 from opic.cli.output import print_answer, print_fields, print_json, print_list, showing_progress
 from opic.errors import BadInput, SettingsError, StoreError
-from opic.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from opic.settings import Settings
 
 PROGRESS_LINE_SECONDS: Final = 5.0  # Where it is no terminal.
 POLL_SECONDS: Final = 0.2
+NOT_CONFIRMED: Final = 1
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", show_default=False)]
 
@@ -128,10 +131,7 @@ def backup(directory: Directory, *, chosen: ResultChosen) -> None:
     from opic.ops import backup as backups
     from opic.replica import Crawl as OpenCrawl
 
-    settings = chosen.settings()
-    log_to_stderr(logging.WARNING)
-    with ending_in_order(), ExitStack() as stack, showing_progress(PROGRESS_LINE_SECONDS) as show:
-        client = connected(settings, stack, make=False)
+    with connected(chosen, make=False) as (settings, client), showing_progress(PROGRESS_LINE_SECONDS) as show:
         found = OpenCrawl.open(client, settings.crawl, settings.rules_given(), create=False)
         manifest = backups.backup(
             found, directory, lambda done, total: show(done, total, f"{done:,} of {total:,} blocks copied")
@@ -152,10 +152,7 @@ def restore(
     """
     from opic.ops import restore as restores
 
-    settings = chosen.settings()
-    log_to_stderr(logging.WARNING)
-    with ending_in_order(), ExitStack() as stack, showing_progress(PROGRESS_LINE_SECONDS) as show:
-        client = connected(settings, stack, make=True)
+    with connected(chosen, make=True) as (settings, client), showing_progress(PROGRESS_LINE_SECONDS) as show:
         manifest = restores.restore(
             client, directory, settings.crawl, replace=replace,
             on_progress=lambda done, total: show(done, total, f"{done:,} of {total:,} values written"),
@@ -178,53 +175,108 @@ def begin_anew(
     """
     from opic.ops import crawls
 
-    settings = chosen.settings()
     if not accept:
         raise BadInput("this gives up what the store has lost: restore a backup, or say --accept-loss")
-    log_to_stderr(logging.WARNING)
-    with ending_in_order(), ExitStack() as stack:
-        client = connected(settings, stack, make=True)
+    with connected(chosen, make=True) as (settings, client):
         removed = crawls.begin_anew(client, settings.crawl, settings.rules_given(), settings.shards_made)
     print_fields({"crawl": settings.crawl, "keys_removed": removed})
 
 
-def connected(settings: "Settings", stack: ExitStack, *, make: bool) -> Any:
-    """Connect to the store; an embedded one that does not run is started for as long."""
+@contextmanager
+def connected(chosen: Chosen, *, make: bool) -> "Iterator[tuple[Settings, Any]]":
+    """Lend the settings and a connection to the store; an embedded one that does not run is started for as long."""
     from opic.service.embedded import EmbeddedServer
     from opic.store import connect
 
-    url = settings.store
-    if settings.embedded:
-        running = EmbeddedServer.running(settings.data_dir())
-        if running is not None and make:
-            raise SettingsError(f"a service runs on {settings.data_dir()}: stop it first")
-        if running is None:
-            if not make and not (settings.data_dir() / "store").is_dir():
-                raise StoreError(f"no embedded store in {settings.data_dir()}: there is nothing to copy")
-            server = EmbeddedServer(settings.data_dir())
-            stack.callback(server.stop)
-            server.start()
-            running = server.url
-        url = running
-    client = connect(url)
-    stack.callback(client.close)
-    return client
+    with working(chosen) as (settings, stack):
+        url = settings.store
+        if settings.embedded:
+            running = EmbeddedServer.running(settings.data_dir())
+            if running is not None and make:
+                raise SettingsError(f"a service runs on {settings.data_dir()}: stop it first")
+            if running is None:
+                if not make and not (settings.data_dir() / "store").is_dir():
+                    raise StoreError(f"no embedded store in {settings.data_dir()}: there is nothing to copy")
+                server = EmbeddedServer(settings.data_dir())
+                stack.callback(server.stop)
+                server.start()
+                running = server.url
+            url = running
+        client = connect(url)
+        stack.callback(client.close)
+        yield settings, client
 
 
 def _print_manifest(manifest: dict[str, Any], directory: Path, as_json: bool) -> None:
     if as_json:
         print_json(manifest)
         return
-    files = manifest["files"]
-    print_fields(
-        {
-            "backup": manifest["id"],
-            "directory": str(directory),
-            "crawl": manifest["crawl"],
-            "shards": manifest["shards"],
-            "pages": manifest["pages"],
-            "records": manifest["records"],
-            "bytes": sum(file["bytes"] for file in files),
-            "conserved": manifest["audit"]["conserved"],
-        }
-    )
+    size = sum(file["bytes"] for file in manifest["files"])
+    copied = {name: manifest[name] for name in ("crawl", "shards", "pages", "records")}
+    beside = {"bytes": size, "conserved": manifest["audit"]["conserved"]}
+    print_fields({"backup": manifest["id"], "directory": str(directory), **copied, **beside})
+
+
+@choosing
+def forget(
+    urls: Annotated[list[str] | None, typer.Argument(metavar="URL", show_default=False)] = None,
+    *,
+    prefix: Annotated[str | None, typer.Option(metavar="URL", help="All pages whose URLs begin so.")] = None,
+    host: Annotated[str | None, typer.Option(help="All pages of this host.")] = None,
+    domain: Annotated[str | None, typer.Option(help="All pages of this host or domain, including subdomains.")] = None,
+    yes: Yes = False,
+    chosen: ServiceChosen,
+) -> None:
+    """Forget pages, with their links and metadata, and print how many.
+
+    Their cash goes to the virtual page. Backups made from then on do not have them. A page that is named again, by a
+    link, an event or a seed, becomes known anew.
+    """
+    areas = {"prefix": prefix, "host": host, "domain": domain}
+    wanted = [{"url": url} for url in urls or ()]
+    wanted += [{name: value} for name, value in areas.items() if value is not None]
+    if not wanted or len(wanted) > max(len(urls or ()), 1):
+        raise BadInput("name the pages to forget: by URLs, or by one of --prefix, --host and --domain")
+    what = f"{len(wanted):,} pages" if urls else f"all pages of {prefix or host or domain}"
+    _confirm(f"Forget {what}?", yes)
+    count = 0
+    with asking(chosen, feeds=True) as ask:
+        for one in wanted:
+            more = True
+            while more:
+                answer = ask("DELETE", "/v1/pages", one)
+                count, more = count + answer["forgotten"], answer.get("more", False)
+    print_answer({"forgotten": count}, chosen.as_json)
+
+
+def _confirm(question: str, yes: bool) -> None:
+    """Ask on a terminal, unless `yes`; end the command if the answer is no."""
+    if not yes and sys.stdin.isatty() and not typer.confirm(question, err=True):
+        raise typer.Exit(NOT_CONFIRMED)
+
+
+@choosing
+def crawls(
+    *,
+    delete: Annotated[str | None, typer.Option(metavar="NAME", help="Delete this crawl, with all that it has.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Delete it even if a worker of it seems to run.")] = False,
+    yes: Yes = False,
+    chosen: ResultChosen,
+) -> None:
+    """Print the crawls of a store, or delete one.
+
+    A crawl is not deleted while a worker of it runs. Stop its endpoints first, too: they answer nothing from then on.
+    Needs a user that may remove keys.
+    """
+    from opic.ops.crawls import crawls_of, delete_crawl
+    from opic.service.known_crawls import KnownCrawls
+
+    with connected(chosen, make=False) as (settings, client):
+        if delete is None:
+            answer = {"crawls": [asdict(one) for one in crawls_of(client)]}
+            print_list(("name", "shards", "known_pages", "read_pages"), answer, "crawls", chosen.as_json)
+            return
+        _confirm(f"Delete crawl {delete!r} and all that it has?", yes)
+        removed = delete_crawl(client, delete, force=force)
+        KnownCrawls(settings).forget(delete)
+    print_answer({"deleted": delete, "keys_removed": removed}, chosen.as_json)

@@ -1,16 +1,14 @@
-"""The command that exports a crawl."""
+"""Commands that read a whole crawl from its store: export, comparison with other scores, verification."""
 
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import typer
 
-from opic.cli.options import ResultChosen, choosing, opened
+from opic.cli.options import FOUND_A_PROBLEM, File, ResultChosen, choosing, opened
 from opic.cli.output import print_answer, showing_progress
 
 PROGRESS_LINE_SECONDS: Final = 5.0
-
-
 ExportFormat = Literal["parquet", "csv", "jsonl", "cc-ranks"]  # What `export` writes.
 
 
@@ -32,8 +30,38 @@ def export(
     from opic.ops.export import export as run
     from opic.ops.export import format_of
 
-    kind = format if format else format_of(file)
+    kind = format or format_of(file)
     with opened(chosen) as backend, showing_progress(PROGRESS_LINE_SECONDS) as show:
         failures = backend.settings.max_failures
         answer = run(backend.query, file, kind, links=links, max_failures=failures, on_progress=show)
     print_answer(answer, chosen.as_json)
+
+
+@choosing
+def compare(file: File, *, chosen: ResultChosen) -> None:
+    """Compare importance with the scores in a file: Kendall's tau-b, Spearman's rho, overlap of the tops.
+
+    FILE is an export of pages, Common Crawl's host ranks, or lines URL SCORE. Pages that only one of both has are
+    counted and left out.
+    """
+    from opic.ops.compare import compare as run
+
+    with opened(chosen) as backend:
+        answer = run(backend.query, file)
+    print_answer(answer, chosen.as_json)
+
+
+@choosing
+def verify(*, chosen: ResultChosen) -> None:
+    """Compute PageRank from the kept links by another way, and print the true error beside the bound.
+
+    Needs kept links (not OPIC_KEEP_LINKS=off), and a crawl in which no events arrive meanwhile. Exit status 1 if the
+    bound is too low.
+    """
+    from opic.query.verification import verified
+
+    with opened(chosen) as backend:
+        answer = verified(backend.query)
+    print_answer(answer, chosen.as_json)
+    if answer["error"] > answer["error_bound"]:  # type: ignore[operator]
+        raise typer.Exit(FOUND_A_PROBLEM)
