@@ -194,7 +194,7 @@ print(*(getattr(opic, name).__module__ for name in opic.__all__ if name != "__ve
 """
     done = run(sys.executable, "-c", program, cwd=tmp_path, PYTHONPATH=str(ROOT))
     assert done.stderr == ""
-    assert done.stdout.split() == ["opic.client.aio", "opic.client.sync", "opic.messages.events", PROJECT["version"]]
+    assert done.stdout.split() == [*["opic.client.clients"] * 2, "opic.messages.events", PROJECT["version"]]
 
 
 def test_module_is_the_command(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ are in `opic.client.answers`, the exceptions in `opic.client.errors`.
 ...         client.event(page.url, links=fetch(page.url))
 """
 
-from opic.client.aio import AsyncClient
 from opic.client.answers import Event, HostPoliteness, Page, PageClass, Rule
+from opic.client.clients import AsyncClient, Client
 from opic.client.errors import (
     BadAnswer,
     BadRequest,
@@ -25,7 +25,6 @@ from opic.client.errors import (
     Unavailable,
     Unreachable,
 )
-from opic.client.sync import Client
 
 __all__ = [
     "AsyncClient",

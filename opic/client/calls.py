@@ -1,6 +1,6 @@
 """Calls as values: the request, the type of the answer, and whether the call may be retried.
 
-`methods` names them, `sync` and `aio` send them.
+`crawl_methods` and `query_methods` name them, `methods` sends them.
 """
 
 import json
@@ -245,22 +245,19 @@ def local_path(domain: str) -> str:
 
 
 def events(
-    sent: bytes, form: Form, *, once: bool, key: str | None = None, raise_rejected: bool = True
+    sent: Events, form: Form = "msgpack", *, once: bool, key: str | None = None, raise_rejected: bool = True
 ) -> Call[answers.Accepted]:
-    """Send events. With an Idempotency-Key the call may be retried."""
+    """Send events as an array or as JSON Lines. With an Idempotency-Key the call may be retried."""
     headers = {"content-type": FORMS[form]}
     if once or key is not None:
         headers["idempotency-key"] = key or uuid.uuid4().hex
     again, rejected = "idempotency-key" in headers, EventsRejected if raise_rejected else None
-    return Call("POST", "/v1/events", answers.Accepted, again, body=sent, headers=headers, rejected=rejected)
-
-
-def encoded(events: Events, form: Form) -> bytes:
-    """Encode events as an array or as JSON Lines."""
-    every = list(events)
+    every = list(sent)
     if form == "lines":
-        return msgspec.json.Encoder().encode_lines(every)
-    return msgspec.msgpack.encode(every) if form == "msgpack" else msgspec.json.encode(every)
+        body = msgspec.json.Encoder().encode_lines(every)
+    else:
+        body = msgspec.msgpack.encode(every) if form == "msgpack" else msgspec.json.encode(every)
+    return Call("POST", "/v1/events", answers.Accepted, again, body=body, headers=headers, rejected=rejected)
 
 
 def readiness(error: ClientError | None) -> answers.Ready:
@@ -268,13 +265,3 @@ def readiness(error: ClientError | None) -> answers.Ready:
     if error is None:
         return answers.Ready(True)
     return answers.Ready(False, error.detail if isinstance(error, CallFailed) else str(error))
-
-
-def by_path(
-    method: str, path: str, parameters: Mapping[str, Any], body: Mapping[str, Any] | None
-) -> Call[dict[str, Any]]:
-    """Make any call. Events are not sent again, since they have no Idempotency-Key here."""
-    again = path != "/v1/events"
-    if body is None:
-        return Call(method, path, dict[str, Any], again, parameters)
-    return replace(post(path, dict[str, Any], method, **body), again=again, parameters=parameters)

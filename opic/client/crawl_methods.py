@@ -34,7 +34,7 @@ class CrawlMethods:
         """
         event = {"crawler": self._crawler or None, **fields, "url": url, "links": calls.texts(links)}
         given = {name: value for name, value in event.items() if value is not None}
-        return calls.events(calls.encoded([given], "msgpack"), "msgpack", once=once, raise_rejected=raise_rejected)
+        return calls.events([given], once=once, raise_rejected=raise_rejected)
 
     @Method
     def events(
@@ -61,7 +61,7 @@ class CrawlMethods:
         Raises:
             EventsRejected: some events are invalid; the others are accepted all the same.
         """
-        return calls.events(calls.encoded(events, form), form, once=once, key=key, raise_rejected=raise_rejected)
+        return calls.events(events, form, once=once, key=key, raise_rejected=raise_rejected)
 
     @Method
     def seed(
@@ -147,15 +147,10 @@ class CrawlMethods:
                 applies those that are longer than its own delay; 0 removes one.
         """
         hosts = {"domains": calls.texts(domains), "busy_hosts": calls.texts(busy_hosts), "crawl_delays": crawl_delays}
-        asked = {
-            "lease_seconds": lease_seconds,
-            "domain": domain,
-            "mode": mode,
-            "policy": policy,
-            "max_depth": max_depth,
-        }
         given = {name: value for name, value in hosts.items() if value}
-        return calls.post("/v1/next", answers.NextPages, n=n, crawler=self._crawler, **given, **asked)
+        which = {"domain": domain, "mode": mode, "policy": policy, "max_depth": max_depth}
+        asked = {"n": n, "crawler": self._crawler, "lease_seconds": lease_seconds, **which, **given}
+        return calls.post("/v1/next", answers.NextPages, **asked)
 
     @Method
     def frontier(

@@ -7,12 +7,14 @@ import ssl
 from collections.abc import Callable, Coroutine
 from functools import update_wrapper
 from inspect import signature
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, get_args, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_args, overload
 
 import httpx
+from tenacity import AsyncRetrying, Retrying
 
 from opic.client import calls
 from opic.client.calls import Call
+from opic.client.errors import ClientError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,10 +27,10 @@ class Method(Generic[P, T]):
     def __init__(self, call: Callable[Concatenate[Any, P], Call[T]]) -> None:
         """Make the function of the one client, and that of the other."""
 
-        def blocking(client: "Blocking[Any]", *args: P.args, **kwargs: P.kwargs) -> T:
+        def blocking(client: "Blocking", *args: P.args, **kwargs: P.kwargs) -> T:
             return client._send(call(client, *args, **kwargs))
 
-        async def awaited(client: "Awaited[Any]", *args: P.args, **kwargs: P.kwargs) -> T:
+        async def awaited(client: "Awaited", *args: P.args, **kwargs: P.kwargs) -> T:
             return await client._send(call(client, *args, **kwargs))
 
         shown = signature(call)
@@ -40,15 +42,15 @@ class Method(Generic[P, T]):
         self._blocking, self._awaited = functions
 
     @overload
-    def __get__(self, client: None, owner: "type[Blocking[Any]]") -> Callable[Concatenate[Any, P], T]: ...
+    def __get__(self, client: None, owner: "type[Blocking]") -> Callable[Concatenate[Any, P], T]: ...
     @overload
     def __get__(
-        self, client: None, owner: "type[Awaited[Any]]"
+        self, client: None, owner: "type[Awaited]"
     ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]: ...
     @overload
-    def __get__(self, client: "Blocking[Any]", owner: type) -> Callable[P, T]: ...
+    def __get__(self, client: "Blocking", owner: type) -> Callable[P, T]: ...
     @overload
-    def __get__(self, client: "Awaited[Any]", owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, client: "Awaited", owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
     def __get__(self, client: Any, owner: type) -> Any:
         """Return the function of a client, bound to it."""
         return (self._blocking if issubclass(owner, Blocking) else self._awaited).__get__(client, owner)
@@ -90,15 +92,67 @@ class Connected(Generic[Transport]):
         raise NotImplementedError
 
 
-class Blocking(Connected[Transport]):
+class Blocking(Connected[httpx.BaseTransport]):
     """A client whose methods return their answers."""
 
+    def _connect(self, **options: Any) -> None:
+        self._http = httpx.Client(**options)
+
+    def __enter__(self) -> Self:
+        """Return the client. Leaving the context closes its connections."""
+        self._http.__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        """Close all connections."""
+        self._http.__exit__(*raised)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._http.close()
+
     def _send(self, call: Call[T]) -> T:
-        raise NotImplementedError
+        def once() -> T:
+            try:
+                response = self._http.request(**call.request())
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                raise self._endpoint.no_answer(call, error) from error
+            return self._endpoint.read(call, response)
+
+        try:
+            return Retrying(**self._endpoint.retrying(call))(once)
+        except ClientError as error:
+            return call.failed(error)
 
 
-class Awaited(Connected[Transport]):
+class Awaited(Connected[httpx.AsyncBaseTransport]):
     """A client whose methods are coroutines."""
 
+    def _connect(self, **options: Any) -> None:
+        self._http = httpx.AsyncClient(**options)
+
+    async def __aenter__(self) -> Self:
+        """Return the client. Leaving the context closes its connections."""
+        await self._http.__aenter__()
+        return self
+
+    async def __aexit__(self, *raised: Any) -> None:
+        """Close all connections."""
+        await self._http.__aexit__(*raised)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
     async def _send(self, call: Call[T]) -> T:
-        raise NotImplementedError
+        async def once() -> T:
+            try:
+                response = await self._http.request(**call.request())
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                raise self._endpoint.no_answer(call, error) from error
+            return self._endpoint.read(call, response)
+
+        try:
+            return await AsyncRetrying(**self._endpoint.retrying(call))(once)
+        except ClientError as error:
+            return call.failed(error)

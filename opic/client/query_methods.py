@@ -1,6 +1,7 @@
 """Methods that ask about a crawl: importance and its reasons, ranked lists, the state of the service."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from opic.client import answers, calls
@@ -163,9 +164,8 @@ class QueryMethods:
             as_of: Unix seconds of the list.
             changes: of each round, `outside_fetched` and `change`: how far it moved the ranking, as an L1 distance.
         """
-        counts = {"outside_fetched": outside_fetched, "service_coverage": service_coverage, "as_of": as_of}
-        lists = {"pages": list(pages), "changes": list(changes)}
-        body = {**lists, "method": method, **counts}
+        facts = {"outside_fetched": outside_fetched, "service_coverage": service_coverage, "as_of": as_of}
+        body = {"pages": list(pages), "changes": list(changes), "method": method, **facts}
         return calls.post(calls.local_path(domain), answers.LocalListKept, "PUT", **body)
 
     @Method
@@ -220,4 +220,8 @@ class QueryMethods:
             parameters: of the query.
             body: sent as JSON.
         """
-        return calls.by_path(method, path, parameters or {}, body)
+        again = path != "/v1/events"  # These have no Idempotency-Key here.
+        if body is None:
+            return Call(method, path, dict[str, Any], again, parameters or {})
+        call = calls.post(path, dict[str, Any], method, **body)
+        return replace(call, again=again, parameters=parameters or {})

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from opic.client.aio import AsyncClient
+from opic.client.clients import AsyncClient
 from opic.client.errors import BadRequest
 
 EVENTS_MAX: Final = 10_000  # No page starts while so many are unsent,

@@ -47,18 +47,19 @@ def test_methods_of_the_one_client_block_and_those_of_the_other_are_coroutines()
 def test_an_event_has_the_fields_of_the_service() -> None:
     ours = {field.name for field in msgspec.structs.fields(Event)}
     assert ours <= {field.encode_name for field in msgspec.structs.fields(CrawlEvent)}
-    assert calls.encoded([Event(url="http://a.example/")], "json") == b'[{"url":"http://a.example/"}]'
-    assert calls.encoded([{"url": "http://a.example/"}] * 2, "lines") == b'{"url":"http://a.example/"}\n' * 2
+    assert calls.events([Event(url="http://a.example/")], "json", once=False).body == b'[{"url":"http://a.example/"}]'
+    lines = calls.events([{"url": "http://a.example/"}] * 2, "lines", once=False)
+    assert lines.body == b'{"url":"http://a.example/"}\n' * 2
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_call_with_events_has_an_idempotency_key_unless_told_otherwise(form: calls.Form) -> None:
-    first, second = (calls.events(b"", form, once=True, key=None) for _ in range(2))
+    first, second = (calls.events([], form, once=True, key=None) for _ in range(2))
     assert first.headers["idempotency-key"] != second.headers["idempotency-key"]
     assert first.again
-    unnamed = calls.events(b"", form, once=False, key=None)
+    unnamed = calls.events([], form, once=False, key=None)
     assert (unnamed.headers, unnamed.again) == ({"content-type": FORMS[form]}, False)
-    mine = calls.events(b"", form, once=True, key="mine")
+    mine = calls.events([], form, once=True, key="mine")
     assert (mine.headers["idempotency-key"], mine.again) == ("mine", True)
 
 
