@@ -19,7 +19,7 @@ try:
     from grpc_reflection.v1alpha import reflection
 
     from opic.urlfrontier.crawls import Crawls
-    from opic.urlfrontier.service import UrlFrontier
+    from opic.urlfrontier.service import CallRefused, UrlFrontier
     from opic.urlfrontier.urlfrontier_pb2 import DESCRIPTOR
 except ModuleNotFoundError as error:
     raise MissingExtra(f"what --urlfrontier needs, such as {error.name},", "urlfrontier") from None
@@ -142,25 +142,28 @@ def handlers(frontier: UrlFrontier) -> Any:
     )
 
 
-def _translated(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return a call whose errors of ours become statuses."""
+def _translated(call: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a call as gRPC makes it: errors become statuses."""
 
-    async def fail(error: OpicError, context: Any) -> None:
-        bad = isinstance(error, BadInput)
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT if bad else grpc.StatusCode.UNAVAILABLE, str(error))
+    async def fail(error: Exception, context: Any) -> None:
+        if isinstance(error, CallRefused):
+            status = error.status
+        else:
+            status = grpc.StatusCode.INVALID_ARGUMENT if isinstance(error, BadInput) else grpc.StatusCode.UNAVAILABLE
+        await context.abort(status, str(error))
 
     async def one(asked: Any, context: Any) -> Any:
         try:
-            return await call(asked, context)
-        except OpicError as error:
+            return await call(asked)
+        except (OpicError, CallRefused) as error:
             return await fail(error, context)
 
     async def many(asked: Any, context: Any) -> AsyncIterator[Any]:
         try:
-            async with aclosing(call(asked, context)) as answers:
+            async with aclosing(call(asked)) as answers:
                 async for answer in answers:
                     yield answer
-        except OpicError as error:
+        except (OpicError, CallRefused) as error:
             await fail(error, context)
 
     return many if isasyncgenfunction(call) else one

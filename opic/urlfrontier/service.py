@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
 import grpc
 
@@ -22,10 +22,18 @@ DELAY_SECONDS_MAX: Final = DAY_SECONDS  # As of a host delay that an operator se
 LISTED_DEFAULT: Final = 100
 UNANSWERED_MAX: Final = 100_000  # Unanswered items of a stream; reading pauses beyond this.
 LEVELS: Final = {0: logging.DEBUG, 1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Message = TypeVar("Message")
 Ack = TypeVar("Ack")
 Status = pb.AckMessage.Status
+
+
+class CallRefused(Exception):
+    """Ends a call with a status of gRPC."""
+
+    def __init__(self, status: grpc.StatusCode, why: str) -> None:
+        """Take the status, and the sentence for people."""
+        super().__init__(why)
+        self.status = status
 
 
 class UrlFrontier:
@@ -40,16 +48,14 @@ class UrlFrontier:
             metrics: counts items and the pages handed out.
             allow_delete: whether DeleteCrawl may forget all pages.
         """
-        self._crawls, self._address, self._allow_delete = crawls, address, allow_delete
-        self._metrics = metrics
+        self._crawls, self._address, self._metrics, self._allow_delete = crawls, address, metrics, allow_delete
         self._active = True
         self._turn = 0  # Number of calls for pages of any crawl.
 
     # Writing.
 
-    async def PutURLs(self, items: AsyncIterator[pb.URLItem], context: Context) -> AsyncIterator[pb.AckMessage]:
+    async def PutURLs(self, items: AsyncIterator[pb.URLItem]) -> AsyncIterator[pb.AckMessage]:
         """Record fetches and schedules of known pages, and discovered pages."""
-        del context
         async for ack in _answered(items, self._put):
             yield ack
 
@@ -63,11 +69,8 @@ class UrlFrontier:
 
         return pb.AckMessage(ID=item.ID or info.url, status=await self._status(taking()))
 
-    async def PutDiscovered(
-        self, batches: AsyncIterator[pb.DiscoveredBatch], context: Context
-    ) -> AsyncIterator[pb.BatchAck]:
+    async def PutDiscovered(self, batches: AsyncIterator[pb.DiscoveredBatch]) -> AsyncIterator[pb.BatchAck]:
         """Record batches of discovered pages."""
-        del context
 
         async def taking(info: pb.URLInfo, batch: str) -> None:
             await (await self._crawls.of(info.crawlID, make=True)).put_discovered(info, batch)
@@ -95,9 +98,8 @@ class UrlFrontier:
 
     # Handing out.
 
-    async def GetURLs(self, asked: pb.GetParams, context: Context) -> AsyncIterator[pb.URLInfo]:
+    async def GetURLs(self, asked: pb.GetParams) -> AsyncIterator[pb.URLInfo]:
         """Lease the best pages, within the limits on hosts and on pages of each host."""
-        del context
         names = [asked.crawlID]
         if asked.WhichOneof("item") == "anyCrawlID":
             names = await asyncio.to_thread(self._crawls.names)
@@ -136,28 +138,24 @@ class UrlFrontier:
 
     # Looking.
 
-    async def ListNodes(self, asked: pb.Empty, context: Context) -> pb.StringList:
+    async def ListNodes(self, _: pb.Empty) -> pb.StringList:
         """Return the address of this node; it knows no others."""
-        del asked, context
         return pb.StringList(values=[self._address])
 
-    async def ListCrawls(self, asked: pb.Local, context: Context) -> pb.StringList:
+    async def ListCrawls(self, _: pb.Local) -> pb.StringList:
         """Return the names of the crawls."""
-        del asked, context
         return pb.StringList(values=await asyncio.to_thread(self._crawls.names))
 
-    async def ListQueues(self, asked: pb.Pagination, context: Context) -> pb.QueueList:
+    async def ListQueues(self, asked: pb.Pagination) -> pb.QueueList:
         """Return names of hosts."""
-        del context
         crawl = await self._crawls.of(asked.crawlID)
         found = await asyncio.to_thread(queues, crawl.backend.crawl)
         names = sorted(name for name, queue in found.items() if queue.active or asked.include_inactive)
         some = names[asked.start : asked.start + (asked.size or LISTED_DEFAULT)]
         return pb.QueueList(values=some, total=len(names), start=asked.start, size=len(some), crawlID=asked.crawlID)
 
-    async def GetStats(self, asked: pb.QueueWithinCrawlParams, context: Context) -> pb.Stats:
+    async def GetStats(self, asked: pb.QueueWithinCrawlParams) -> pb.Stats:
         """Count pages, of a host or of all."""
-        del context
         crawl = await self._crawls.of(asked.crawlID)
         found = await asyncio.to_thread(queues, crawl.backend.crawl)
         some = [queue for name, queue in found.items() if asked.key in ("", name)]
@@ -172,91 +170,82 @@ class UrlFrontier:
             crawlID=asked.crawlID or crawl.backend.settings.crawl,
         )
 
-    async def GetURLStatus(self, asked: pb.URLStatusRequest, context: Context) -> pb.URLItem:
+    async def GetURLStatus(self, asked: pb.URLStatusRequest) -> pb.URLItem:
         """Return a page as it is kept."""
         crawl = await self._crawls.of(asked.crawlID)
         item = await asyncio.to_thread(crawl.page, asked.url, asked.crawlID)
         if item is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "no such page is known")
-        assert item is not None
+            raise CallRefused(grpc.StatusCode.NOT_FOUND, "no such page is known")
         return item
 
-    async def ListURLs(self, asked: pb.ListUrlParams, context: Context) -> AsyncIterator[pb.URLItem]:
+    async def ListURLs(self, asked: pb.ListUrlParams) -> AsyncIterator[pb.URLItem]:
         """Return pages, also those that are not due."""
-        del context
         crawl = await self._crawls.of(asked.crawlID)
         for item in await asyncio.to_thread(crawl.listed, asked, asked.size or LISTED_DEFAULT):
             yield item
 
-    async def CountURLs(self, asked: pb.CountUrlParams, context: Context) -> pb.Long:
+    async def CountURLs(self, asked: pb.CountUrlParams) -> pb.Long:
         """Count pages, also those that are not due."""
-        del context
         crawl = await self._crawls.of(asked.crawlID)
         return pb.Long(value=await asyncio.to_thread(crawl.count, asked))
 
     # Changing.
 
-    async def DeleteQueue(self, asked: pb.QueueWithinCrawlParams, context: Context) -> pb.Long:
+    async def DeleteQueue(self, asked: pb.QueueWithinCrawlParams) -> pb.Long:
         """Forget the pages of a host."""
-        del context
         crawl = await self._crawls.of(asked.crawlID)
         return pb.Long(value=await asyncio.to_thread(crawl.forget, asked.key))
 
-    async def PurgeURLs(self, asked: pb.PurgeUrlParams, context: Context) -> pb.Long:
+    async def PurgeURLs(self, asked: pb.PurgeUrlParams) -> pb.Long:
         """Forget the pages that became known more than some days ago, of a host or of all."""
-        del context
         crawl = await self._crawls.of(asked.crawlID)
         return pb.Long(value=await asyncio.to_thread(crawl.purge, asked.key, asked.days))
 
-    async def DeleteCrawl(self, asked: pb.DeleteCrawlMessage, context: Context) -> pb.Long:
+    async def DeleteCrawl(self, asked: pb.DeleteCrawlMessage) -> pb.Long:
         """Forget all pages of a crawl, if that is allowed; none if there is no such crawl."""
         if not self._allow_delete:
             why = "start the service with --urlfrontier-allow-delete to let clients forget all pages of the crawl"
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
+            raise CallRefused(grpc.StatusCode.PERMISSION_DENIED, why)
         try:
             crawl = await self._crawls.of(asked.value)
         except BadInput:
             return pb.Long(value=0)
         return pb.Long(value=await asyncio.to_thread(crawl.forget_all))
 
-    async def SetActive(self, asked: pb.Active, context: Context) -> pb.Empty:
+    async def SetActive(self, asked: pb.Active) -> pb.Empty:
         """Let this node hand out pages, or not."""
-        del context
         self._active = asked.state
         return pb.Empty()
 
-    async def GetActive(self, asked: pb.Local, context: Context) -> pb.Boolean:
+    async def GetActive(self, _: pb.Local) -> pb.Boolean:
         """Return whether this node hands out pages."""
-        del asked, context
         return pb.Boolean(state=self._active)
 
-    async def SetDelay(self, asked: pb.QueueDelayParams, context: Context) -> pb.Empty:
+    async def SetDelay(self, asked: pb.QueueDelayParams) -> pb.Empty:
         """Set the delay of a host, for all endpoints."""
         crawl = await self._crawls.of(asked.crawlID)
         if not asked.key:
             why = "the delay of all hosts is a setting: start the service with OPIC_HOST_DELAY_SECONDS"
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
+            raise CallRefused(grpc.StatusCode.FAILED_PRECONDITION, why)
         seconds = float(min(asked.delay_requestable, DELAY_SECONDS_MAX))
         await asyncio.to_thread(crawl.backend.frontier.report_delay, asked.key, seconds)
         return pb.Empty()
 
-    async def BlockQueueUntil(self, asked: pb.BlockQueueParams, context: Context) -> pb.Empty:
+    async def BlockQueueUntil(self, asked: pb.BlockQueueParams) -> pb.Empty:
         """Hand out no page of a host before a time, at all endpoints; 0 ends that."""
-        del context
         crawl = await self._crawls.of(asked.crawlID)
         await asyncio.to_thread(crawl.backend.frontier.block, asked.key, float(min(asked.time, NEVER)))
         return pb.Empty()
 
-    async def SetCrawlLimit(self, asked: pb.CrawlLimitParams, context: Context) -> pb.Empty:
+    async def SetCrawlLimit(self, asked: pb.CrawlLimitParams) -> pb.Empty:
         """Limit how many pages of a host are read, at all endpoints; 0 removes the limit."""
         crawl = await self._crawls.of(asked.crawlID)
         if not await asyncio.to_thread(crawl.backend.frontier.limit, asked.key, asked.limit):
-            await context.abort(grpc.StatusCode.NOT_FOUND, "no page of this host is known")
+            raise CallRefused(grpc.StatusCode.NOT_FOUND, "no page of this host is known")
         return pb.Empty()
 
-    async def SetLogLevel(self, asked: pb.LogLevelParams, context: Context) -> pb.Empty:
+    async def SetLogLevel(self, asked: pb.LogLevelParams) -> pb.Empty:
         """Set the level of one of this program's loggers, such as opic.frontier."""
-        del context
         logging.getLogger(asked.package or "opic").setLevel(LEVELS[asked.level])
         return pb.Empty()
 
