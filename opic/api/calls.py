@@ -77,10 +77,6 @@ class Calls:
         # Calls that come while others wait for the disk are written with one append, and share a sync.
         self._events = Coalescer[Sequence[bytes], None](self._accept, "opic-events", threads=EVENT_THREADS)
 
-    @property
-    def _limits(self) -> EventLimits:
-        return self._settings.limits().under(self._backend.crawl.rules)
-
     async def post_events(self, request: Request) -> Response:
         """Accept one crawl event, an array of events, or JSON Lines; in JSON or MessagePack.
 
@@ -98,13 +94,13 @@ class Calls:
         def judged() -> Intake:
             if key is not None:
                 return self._backend.accept_once(KeyedCall.of(key, form, body), judge)
-            return judge(self._backend.clock.now_us(), self._limits)
+            return judge(self._backend.clock.now_us(), self._backend.limits)
 
         small = key is None and len(body) <= SMALL_BODY_BYTES and self._backend.clock.is_known
         try:
             intake = judged() if small else await run_in_threadpool(judged)
         except BadEvent as error:  # The body is one event.
-            if (page := page_of(body, self._limits)) is not None:
+            if (page := page_of(body, self._backend.limits)) is not None:
                 await run_in_threadpool(self._backend.note_refusals, {page: str(error)})
             raise
         if key is None and intake.values:
@@ -132,12 +128,11 @@ class Calls:
         Their cash goes to the virtual page. Backups made from then on do not have them. A page that is named again, by
         a link, an event or a seed, becomes known anew. The call can safely be repeated.
         """
-        chosen = PageSelection.of(asdict(asked), self._limits.normalization)
-        return forget(self._backend, chosen)
+        return forget(self._backend, PageSelection.of(asdict(asked), self._backend.limits.normalization))
 
     async def get_canonical(self, asked: queries.OneUrl) -> Response:
         """Return the canonical form of a URL, by the normalization rules of the crawl. The page need not be known."""
-        return Json(shown_canonical(asked.url, self._limits))
+        return Json(shown_canonical(asked.url, self._backend.limits))
 
     async def post_next(self, request: Request, asked: bodies.NextRequest) -> Response:
         """Hand out the pages to fetch next, each under a lease, the best first.
@@ -235,7 +230,7 @@ class Calls:
         return await together.ask(ask)
 
     def _told(self, urls: Sequence[str], found: ImportanceAnswer) -> Mapping[str, object]:
-        limits = self._limits
+        limits = self._backend.limits
         pages = [
             page or {"url": limits.canonical(url), "importance": None}
             for url, page in zip(urls, found.pages, strict=True)
@@ -313,7 +308,7 @@ class Calls:
         self._check_count("pages", asked.pages)
         name = canonical_host(domain)
         for page in asked.pages:
-            host = host_of(self._limits.canonical(page.url))
+            host = host_of(self._backend.limits.canonical(page.url))
             if host != name and not host.endswith(f".{name}"):
                 raise BadInput(f"{shown(page.url)} is not a page of {name}")
         if any(b.importance > a.importance for a, b in pairwise(asked.pages)):

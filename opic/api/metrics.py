@@ -12,6 +12,7 @@ and all other metrics are still reported.
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
@@ -33,6 +34,7 @@ from opic.model.events import Outcome
 from opic.replica.crawl import ReplicaStanding
 from opic.replica.stored_links import LIST_FIELDS, LinkList
 from opic.service.backend import Backend
+from opic.settings import Settings
 from opic.store.connection import store_errors
 from opic.store.library import primaries
 from opic.store.shard import books_of, check_known
@@ -59,7 +61,6 @@ OUTCOMES: Final = {
     Outcome.EXCLUDED: "exclusions",
     Outcome.DEAD: "dead_letters",
 }
-
 
 Census = tuple[Mapping[tuple[str, str], int], float]  # By class and kind; the age of what was counted, in seconds.
 
@@ -134,7 +135,6 @@ class _Collector(Collector):
         self._lost = Beside("opic-store-lost", self._is_lost, KAFKA_SECONDS)
         self._census = Beside("opic-census", self._take_census, CENSUS_SECONDS, SHARE_MAX)
         self._audit = Beside("opic-audit", self._is_conserved, AUDIT_SECONDS, SHARE_MAX)
-
         self._shown = 0, 0  # Clock and rounds of the last answer.
 
     def _rounds(self, books: Books) -> int:
@@ -174,7 +174,7 @@ class _Collector(Collector):
         yield Count("opic_rounds", "The clock in rounds.", self._rounds(seen.books) / (1 << ROUND_BITS))
         yield from _of_links(seen.links)
         yield from _of_cash(self._backend, seen)
-        yield from _of_work(seen)
+        yield from _of_work(self._backend.settings, seen)
         yield from _of_frontier(seen, self._census.lately(FIRST_SECONDS))
         yield from _of_servers(seen.servers)
         yield from _of_coverage(self._backend)
@@ -254,7 +254,6 @@ def _of_exact(backend: Backend) -> Iterator[Metric]:
 class _Seen:
     """The values read from the store for one scrape."""
 
-    parts: list[Books]
     books: Books  # Of the whole crawl.
     ends: Positions | None  # End offsets of the log; None if Kafka is down.
     lag: int  # 0 if Kafka is down.
@@ -264,8 +263,6 @@ class _Seen:
     page_waits: int
     host_waits: int
     keys: int  # Idempotency-Keys remembered.
-    keys_max: int
-    meta_bytes_max: int
     backup_at: float  # Unix seconds; 0 if there is none.
     error_bound: float | None  # None if there is none, as under the continuous payout.
     links: list[LinkList]  # Which segments of kept links each shard has.
@@ -276,36 +273,34 @@ class _Seen:
         """Read the values. All shards are queried together, in a few round trips."""
         crawl, now = backend.crawl, time.time()
         lag = sum(max(0, end - crawl.resume(partition)) for partition, end in (ends or {}).items())
-        books = [["HGETALL", shard.keys.books] for shard in crawl.shards]
-        counts = [
-            ["ZCOUNT", name, f"({least:.6f}", "+inf"]
-            for shard in crawl.shards
-            for name, least in ((shard.keys.leases, now * MILLION), (shard.keys.waits, now), (shard.keys.hosts, now))
-        ]
-        first = crawl.shards[0].keys
-        last = [["ZCOUNT", first.call_ends, f"({now * MILLION:.0f}", "+inf"], ["HGET", first.meta, "backup_at"]]
-        links = [["HMGET", shard.keys.link_segments, *LIST_FIELDS] for shard in crawl.shards]
-        answers = crawl.ask([*books, *Tallied.commands(crawl), *counts, *links, *last])
-        shards = len(crawl)
-        parts = [books_of(stored) for stored in answers[:shards]]
+        keys = [shard.keys for shard in crawl.shards]
+        questions = (
+            [["HGETALL", of.books] for of in keys],
+            Tallied.commands(crawl),
+            [["ZCOUNT", of.leases, f"({now * MILLION:.6f}", "+inf"] for of in keys],
+            [["ZCOUNT", of.waits, f"({now:.6f}", "+inf"] for of in keys],
+            [["ZCOUNT", of.hosts, f"({now:.6f}", "+inf"] for of in keys],
+            [["HMGET", of.link_segments, *LIST_FIELDS] for of in keys],
+        )
+        last = [["ZCOUNT", keys[0].call_ends, f"({now * MILLION:.0f}", "+inf"], ["HGET", keys[0].meta, "backup_at"]]
+        *answers, remembered, backup_at = crawl.ask([*chain(*questions), *last])
+        shards = len(keys)
+        stored, tallied, leases, waits, hosts, links = (answers[n * shards :][:shards] for n in range(len(questions)))
+        parts = list(map(books_of, stored))
         bound = backend.query.error_bound(parts)
-        held = answers[2 * shards : -2 - shards]
         return cls(
-            parts,
             Books.merged(parts, crawl.rules),
             ends,
             lag,
             crawl.waiting(),
-            Tallied.of(answers[shards : 2 * shards]),
-            sum(map(int, held[::3])),
-            sum(map(int, held[1::3])),
-            sum(map(int, held[2::3])),
-            int(answers[-2]),
-            backend.settings.max_keys_bytes // KEY_MEMORY_BYTES,
-            backend.settings.max_meta_bytes,
-            float(answers[-1] or 0),
+            Tallied.of(tallied),
+            sum(map(int, leases)),
+            sum(map(int, waits)),
+            sum(map(int, hosts)),
+            int(remembered),
+            float(backup_at or 0),
             None if crawl.rules.continuous else 2.0 if bound is None else bound,
-            [LinkList.of(found) for found in answers[-2 - shards : -2]],
+            list(map(LinkList.of, links)),
             _servers(crawl.client),
         )
 
@@ -340,7 +335,7 @@ def _of_links(links: Sequence[LinkList]) -> Iterator[Metric]:
 def _of_cash(backend: Backend, seen: _Seen) -> Iterator[Metric]:
     books, rules = seen.books, backend.crawl.rules
     pages = rules.minted - books.pool - books.net
-    yield Gauge("opic_shards", "Shards of the crawl.", len(seen.parts))
+    yield Gauge("opic_shards", "Shards of the crawl.", len(backend.crawl))
     yield Gauge("opic_virtual_pool_grains", "Cash of the virtual page.", books.pool)
     if not rules.continuous:
         about = "Cash that the virtual page can still grant, as a share of all cash minted."
@@ -368,7 +363,7 @@ def _of_cash(backend: Backend, seen: _Seen) -> Iterator[Metric]:
     yield Gauge("opic_outbox_entries", "Transfers sent by shards and not yet applied by their targets.", seen.outbox)
 
 
-def _of_work(seen: _Seen) -> Iterator[Metric]:
+def _of_work(settings: Settings, seen: _Seen) -> Iterator[Metric]:
     if seen.ends is not None:
         yield Gauge("opic_lag_events", "Accepted events that have not taken effect yet.", seen.lag)
         age = max(time.time() - seen.books.time_us / MILLION, 0.0) if seen.lag else 0.0
@@ -384,7 +379,7 @@ def _of_work(seen: _Seen) -> Iterator[Metric]:
     lookups.add_metric(["hit"], tallied.cached)
     lookups.add_metric(["miss"], tallied.links - tallied.cached)
     yield lookups
-    yield from _of_limits(seen)
+    yield from _of_limits(settings, seen)
     yield Count("opic_links_left_out", "Links of events over OPIC_MAX_LINKS, left out.", tallied.links_left_out)
     about = "Links to further pages of hosts with OPIC_MAX_PAGES_PER_HOST known pages; they pay the virtual page."
     yield Count("opic_links_refused", about, tallied.links_refused)
@@ -395,14 +390,15 @@ def _of_work(seen: _Seen) -> Iterator[Metric]:
     yield unknown
 
 
-def _of_limits(seen: _Seen) -> Iterator[Metric]:
+def _of_limits(settings: Settings, seen: _Seen) -> Iterator[Metric]:
     tallied = seen.tallied
     yield Gauge("opic_idempotency_keys", "Idempotency-Keys of the last 24 hours that are remembered.", seen.keys)
-    yield Gauge("opic_idempotency_keys_limit", "How many Idempotency-Keys OPIC_MAX_KEYS_BYTES allows.", seen.keys_max)
+    limit = settings.max_keys_bytes // KEY_MEMORY_BYTES
+    yield Gauge("opic_idempotency_keys_limit", "How many Idempotency-Keys OPIC_MAX_KEYS_BYTES allows.", limit)
     about = "Dead letters dropped unread, because the store keeps no more than OPIC_MAX_DEAD_LETTER_BYTES."
     yield Count("opic_dead_letters_dropped", about, tallied.letters_dropped)
     yield Gauge("opic_page_meta_bytes", "Memory reckoned for the metadata of pages.", tallied.meta_bytes)
-    yield Gauge("opic_page_meta_limit_bytes", "OPIC_MAX_META_BYTES.", seen.meta_bytes_max)
+    yield Gauge("opic_page_meta_limit_bytes", "OPIC_MAX_META_BYTES.", settings.max_meta_bytes)
     about = "Metadata of events that was dropped, because OPIC_MAX_META_BYTES is reached."
     yield Count("opic_page_meta_dropped", about, tallied.metas_dropped)
 
