@@ -72,7 +72,7 @@ def _rebound(host: str | None, hosts: frozenset[str] | None) -> Problem | None:
 @lru_cache(256)
 def _is_ours(host: str, hosts: frozenset[str]) -> bool:
     name = _name(host)
-    return name in hosts or _is_loopback(name)
+    return name in hosts or is_loopback(name)
 
 
 def _name(host: str) -> str:
@@ -87,10 +87,10 @@ def _name(host: str) -> str:
     return name.removesuffix(".").lower()
 
 
-def _is_loopback(name: str) -> bool:
+def is_loopback(name: str) -> bool:
     """Return whether a name or an address is always this machine.
 
-    >>> [_is_loopback(name) for name in ("localhost", "a.localhost", "127.0.0.9", "::1", "127.1", "localhost.org")]
+    >>> [is_loopback(name) for name in ("localhost", "a.localhost", "127.0.0.9", "::1", "127.1", "localhost.org")]
     [True, True, True, True, False, False]
     """
     if name == "localhost" or name.endswith(".localhost"):  # RFC 6761: never resolved to anything else.

@@ -1,24 +1,15 @@
 """The groups of calls on the API's pages, by what one does with them."""
 
-from typing import Final, NamedTuple
+from typing import Final
 
-
-class Group(NamedTuple):
-    """Calls that one page section shows together."""
-
-    name: str
-    about: str
-    paths: tuple[str, ...]
-
-
-GROUPS: Final = (
-    Group("Feed", "Tell what was crawled, and what to begin with.", ("/v1/events", "/v1/seeds", "/v1/pages")),
-    Group(
+_GROUPS: Final = (  # Of each its name, what it is about, and the paths of its calls.
+    ("Feed", "Tell what was crawled, and what to begin with.", ("/v1/events", "/v1/seeds", "/v1/pages")),
+    (
         "Crawl",
         "Which pages to fetch next, and how much of the important ones is fetched.",
         ("/v1/next", "/v1/release", "/v1/leases/renew", "/v1/frontier", "/v1/coverage"),
     ),
-    Group(
+    (
         "Importance",
         "How important pages, hosts and domains are, and why.",
         (
@@ -33,17 +24,17 @@ GROUPS: Final = (
             "/v1/inflow",
         ),
     ),
-    Group(
+    (
         "Define",
         "Classes of pages, rules of URLs, delays of hosts.",
         ("/v1/classes", "/v1/rules", "/v1/canonical", "/v1/politeness"),
     ),
-    Group("Local domains", "Lists of the local-domain estimator.", ("/v1/local", "/v1/local/{domain}")),
-    Group(
+    ("Local domains", "Lists of the local-domain estimator.", ("/v1/local", "/v1/local/{domain}")),
+    (
         "Operate",
         "What the service holds, and whether all is well.",
         ("/v1/stats", "/v1/audit", "/v1/series", "/v1/dead-letters", "/healthz", "/readyz", "/metrics"),
     ),
 )
-TAGS: Final = [{"name": group.name, "description": group.about} for group in GROUPS]
-TAG_OF: Final = {path: group.name for group in GROUPS for path in group.paths}
+TAGS: Final = [{"name": name, "description": about} for name, about, _ in _GROUPS]
+TAG_OF: Final = {path: name for name, _, paths in _GROUPS for path in paths}

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import ipaddress
 import math
 import resource
 import signal
@@ -16,6 +15,7 @@ from typing import Final
 
 import uvicorn
 
+from opic.api.access import is_loopback
 from opic.api.application import Application
 from opic.api.http_protocol import LOOK_SECONDS, Config, ConnectionLimits, ConnectionWatch, Wire
 from opic.errors import SettingsError
@@ -50,7 +50,7 @@ def bind(host: str, port: int, *, token_set: bool = False, allow_open: bool = Fa
     except (OSError, UnicodeError):
         raise SettingsError(f"--host {where!r} can't be resolved on this machine: use 127.0.0.1") from None
     family, _, _, _, address = found[0]
-    if not (token_set or allow_open or _is_loopback(str(address[0]))):
+    if not (token_set or allow_open or is_loopback(str(address[0]))):
         raise SettingsError(
             f"--host {where} accepts other machines, and OPIC_API_TOKEN is not set: set it, use --host 127.0.0.1, or "
             "give --allow-open to let anyone in"
@@ -65,10 +65,6 @@ def bind(host: str, port: int, *, token_set: bool = False, allow_open: bool = Fa
         listener.close()
         raise _refused(error, where, port) from None
     return listener
-
-
-def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def _refused(error: OSError, where: str, port: int) -> SettingsError:

@@ -102,7 +102,8 @@ class UrlFrontierCrawl:
             OpicError: the item can't be taken; BadInput: now or later.
         """
         url, metadata = self._canonical(known.info), known.info.metadata
-        if not is_read(metadata) and not await self._is_leased(url):
+        leased_here = self._own_leases.get(url, 0.0) > time.monotonic()
+        if not is_read(metadata) and not leased_here and not await self._leases.ask(url):
             said = SeedList([url], None, meta_of(metadata), not_before=refetched_from(known))
             return await self._seeds.ask(said)
         children, listed = self._parents.take(url), LINKS in metadata
@@ -112,9 +113,6 @@ class UrlFrontierCrawl:
             await self._events.ask(encode_without_passwords(event))
         self._own_leases.pop(url, None)
         return None
-
-    async def _is_leased(self, url: str) -> bool:
-        return self._own_leases.get(url, 0.0) > time.monotonic() or await self._leases.ask(url)
 
     async def put_discovered(self, info: pb.URLInfo, batch: str = "") -> None:
         """Record a discovered page as a link of its parent, or make it known; return once that is durable.

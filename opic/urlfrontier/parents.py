@@ -37,13 +37,10 @@ class Parents:
         except TimeoutError:
             return False
         finally:
-            self._drop(parent, child)
-
-    def _drop(self, parent: str, child: Child) -> None:
-        waiting = self._children.get(parent, {})
-        waiting.pop(child, None)
-        if not waiting:
-            self._children.pop(parent, None)
+            waiting = self._children.get(parent, {})
+            waiting.pop(child, None)
+            if not waiting:
+                self._children.pop(parent, None)
 
     def take(self, parent: str) -> list[Child]:
         """Return and remove the pages that wait for `parent`. The caller puts them into its event: see `tell`."""

@@ -63,7 +63,10 @@ def serving(
     crawls, started, loop, end = _crawls_of(service), Future[str](), asyncio.new_event_loop(), asyncio.Event()
 
     async def run() -> None:
-        server = _server(None if token is None else token.get_secret_value())
+        server = grpc.aio.server(
+            interceptors=[] if token is None else [_Token(token.get_secret_value())],
+            options=[("grpc.max_receive_message_length", MESSAGE_BYTES_MAX), ("grpc.so_reuseport", 0)],
+        )
         bound = server.add_insecure_port(f"{f'[{host}]' if ':' in host else host}:{port}")
         frontier = UrlFrontier(crawls, f"{host}:{bound}", metrics, allow_delete=allow_delete)
         await _start(server, frontier)
@@ -107,13 +110,6 @@ def _crawls_of(service: "EmbeddedService | StandingService") -> Crawls:
             "OPIC_URLFRONTIER_CRAWLS over 1 needs --embedded, without Kafka; otherwise run a service for each crawl"
         )
     return Crawls(backend, service.open_crawl, service.crawl_names)
-
-
-def _server(token: str | None) -> grpc.aio.Server:
-    return grpc.aio.server(
-        interceptors=[] if token is None else [_Token(token)],
-        options=[("grpc.max_receive_message_length", MESSAGE_BYTES_MAX), ("grpc.so_reuseport", 0)],
-    )
 
 
 async def _start(server: grpc.aio.Server, frontier: UrlFrontier) -> None:
