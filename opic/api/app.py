@@ -41,7 +41,7 @@ def create_app(service: Service, *, allow_open: bool = False, metrics: Metrics |
     settings = backend.settings
     token = settings.api_token.get_secret_value() if settings.api_token is not None else None
     metrics = metrics or Metrics(backend)
-    calls = Calls(service, metrics.handed)
+    calls = Calls(backend, service.not_ready, metrics.handed)
 
     async def get_metrics(request: Request) -> Response:
         """Return metrics for Prometheus.

@@ -59,11 +59,14 @@ class Service(Protocol):
 class Calls:
     """The request handlers: coroutines, and methods that run in a worker thread, since they may block."""
 
-    def __init__(self, service: Service, handed: Handed = lambda *_: None) -> None:
-        """Answer for `service`; `handed` is called with each answer to `next`, its mode and its recrawl policy."""
+    def __init__(self, backend: Backend, not_ready: Callable[[], str | None], handed: Handed = lambda *_: None) -> None:
+        """Answer for an open store, ready if `not_ready` gives no reason; tell `handed` each answer to `next`.
+
+        It is called with the answer, its mode and its recrawl policy.
+        """
         self.instance = uuid.uuid4().hex  # What tells this service from another program on its port.
-        self._handed, self._service, self._backend = handed, service, service.backend
-        self._settings = service.backend.settings
+        self._handed, self._not_ready, self._backend = handed, not_ready, backend
+        self._settings = backend.settings
         self._pages = Coalescer[Ask, ImportanceAnswer](self._importances, "importance")
         self._slow_pages = Coalescer[Ask, ImportanceAnswer](self._importances, "slow importance", 1, SLOW_THREADS)
         self._at_hand = InLoop[Ask, ImportanceAnswer | None](self._found_at_hand)
@@ -396,7 +399,7 @@ class Calls:
         reason: str | None = None
         with anyio.move_on_after(READY_SECONDS) as waiting:
             reason = await anyio.to_thread.run_sync(
-                self._service.not_ready, abandon_on_cancel=True, limiter=self._ready_threads
+                self._not_ready, abandon_on_cancel=True, limiter=self._ready_threads
             )
         if waiting.cancelled_caught:
             reason = f"{self._backend.waits_for} did not answer within {READY_SECONDS:.0f} s"

@@ -21,7 +21,7 @@ class InProcess:
 
     def __init__(self, backend: Backend) -> None:
         """Answer from an open store."""
-        self._handlers = (Calls(_Opened(backend)), Definitions(backend))
+        self._handlers = (Calls(backend, backend.not_ready), Definitions(backend))
         self._body_bytes_max = backend.settings.max_body_bytes
 
     def __call__(
@@ -46,16 +46,6 @@ class InProcess:
         response = asyncio.run(_answer(handler, scope, json.dumps(body).encode() if body is not None else b""))
         answer: dict[str, Any] = json.loads(bytes(response.body))
         return answer
-
-
-class _Opened:
-    """A store that is open, and so is ready."""
-
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
-
-    def not_ready(self) -> str | None:
-        return self.backend.not_ready()
 
 
 def name_of(method: str, path: str) -> str:

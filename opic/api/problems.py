@@ -13,28 +13,14 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
-from opic.errors import (
-    BadEvent,
-    BadInput,
-    BadUrl,
-    ChangedMeanwhile,
-    DiskFull,
-    KafkaRefused,
-    KeyReused,
-    KeysFull,
-    NotBuiltYet,
-    NotKept,
-    NoTrust,
-    OpicError,
-    Refused,
-    StoreUnavailable,
-)
+from opic import errors
 
 JSON: Final = "application/json"
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_SECONDS: Final = 1  # A killed store is back within a second or two; a backlog drains by thousands a second.
 MENDED_SECONDS: Final = 10  # A person has to act: free disk space or create the missing topic.
 LOGGED_CHARS_MAX: Final = 200
+EXAMPLE_ID: Final = "1f0c9a2b7d3e4f60"  # Of a request.
 
 KINDS: Final[dict[str, tuple[int, str]]] = {  # By the last part of `type`: HTTP status and title.
     "not-http": (400, "Malformed HTTP request"),
@@ -71,8 +57,6 @@ KINDS: Final[dict[str, tuple[int, str]]] = {  # By the last part of `type`: HTTP
     "too-many-connections": (503, "Too many connections"),
     "store-away": (503, "Store unavailable"),
 }
-
-
 # Kinds that only some calls answer with, or none that the OpenAPI document describes.
 ONLY_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "not-http": (),
@@ -165,19 +149,16 @@ class Problem(Exception):
         """The HTTP reason phrase of the status."""
         return HTTPStatus(self.status).phrase
 
+    def members(self, request_id: str | None = None) -> dict[str, object]:
+        """Return the members of the problem details."""
+        title = KINDS[self.kind][1]
+        found = {"type": f"urn:opic:problem:{self.kind}", "title": title, "status": self.status, "detail": self.detail}
+        more = {"errors": list(self.errors), "request_id": request_id}
+        return {**found, **{name: value for name, value in more.items() if value}}
+
     def response(self, request_id: str | None = None) -> "Json":
         """Return the problem as an HTTP response."""
-        content: dict[str, object] = {
-            "type": f"urn:opic:problem:{self.kind}",
-            "title": KINDS[self.kind][1],
-            "status": self.status,
-            "detail": self.detail,
-        }
-        if self.errors:
-            content["errors"] = list(self.errors)
-        if request_id:
-            content["request_id"] = request_id
-        return Json(content, self.status, self.headers, MEDIA_TYPE)
+        return Json(self.members(request_id), self.status, self.headers, MEDIA_TYPE)
 
 
 class Json(Response):
@@ -201,30 +182,30 @@ def _encoded(content: object) -> bytes:
 
 
 # The first that fits. Others are internal.
-OF_ERRORS: Final[Sequence[tuple[type[OpicError], str]]] = (
-    (KeyReused, "key-reused"),
-    (KeysFull, "keys-full"),
-    (DiskFull, "disk-full"),
-    (ChangedMeanwhile, "changed"),
-    (Refused, "refused"),
-    (NoTrust, "no-trust"),
-    (NotKept, "not-kept"),
-    (BadEvent, "bad-event"),
-    (BadUrl, "bad-url"),
-    (BadInput, "bad-input"),
-    (NotBuiltYet, "not-built-yet"),
-    (KafkaRefused, "kafka-refused"),
-    (StoreUnavailable, "store-away"),
+OF_ERRORS: Final[Sequence[tuple[type[errors.OpicError], str]]] = (
+    (errors.KeyReused, "key-reused"),
+    (errors.KeysFull, "keys-full"),
+    (errors.DiskFull, "disk-full"),
+    (errors.ChangedMeanwhile, "changed"),
+    (errors.Refused, "refused"),
+    (errors.NoTrust, "no-trust"),
+    (errors.NotKept, "not-kept"),
+    (errors.BadEvent, "bad-event"),
+    (errors.BadUrl, "bad-url"),
+    (errors.BadInput, "bad-input"),
+    (errors.NotBuiltYet, "not-built-yet"),
+    (errors.KafkaRefused, "kafka-refused"),
+    (errors.StoreUnavailable, "store-away"),
 )
 
 
-def from_error(error: OpicError) -> Problem:
+def from_error(error: errors.OpicError) -> Problem:
     """Convert one of our exceptions to a problem; for internal errors, the answer contains no detail."""
     kind = next((kind for of, kind in OF_ERRORS if isinstance(error, of)), None)
     if kind is None:
         return internal()
     headers = {}
-    if isinstance(error, KeysFull):
+    if isinstance(error, errors.KeysFull):
         headers["Retry-After"] = str(error.retry_seconds)
     elif kind in ("disk-full", "kafka-refused"):
         headers["Retry-After"] = str(MENDED_SECONDS)
@@ -252,18 +233,15 @@ def described(path: str, *statuses: int) -> dict[int | str, dict[str, Any]]:
             "content": {
                 MEDIA_TYPE: {
                     "schema": {"$ref": "#/components/schemas/Problem"},
-                    "examples": {kind: {"summary": KINDS[kind][1], "value": _example(kind)} for kind in kinds},
+                    "examples": {
+                        kind: {"summary": KINDS[kind][1], "value": Problem(kind, DETAILS[kind]).members(EXAMPLE_ID)}
+                        for kind in kinds
+                    },
                 }
             },
             **({"headers": _RETRY_AFTER} if status == 503 else {}),
         }
     return found
-
-
-def _example(kind: str) -> dict[str, object]:
-    status, title = KINDS[kind]
-    problem = {"type": f"urn:opic:problem:{kind}", "title": title, "status": status}
-    return {**problem, "detail": DETAILS[kind], "request_id": "1f0c9a2b7d3e4f60"}
 
 
 _RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait before trying again.", "schema": {"type": "integer"}}}

@@ -59,7 +59,7 @@ class GraphOptions:
 
     def plan(self, format: str) -> "Plan":
         """Check the options against each other and the format; return a plan without those of other formats."""
-        from opic.ops.replay import BATCH, READS_PER_PAGE, SEEDS, Plan
+        from opic.ops.replay import Plan
 
         greedy, strategy = self.seeds or self.seed_url or self.batch is not None, self.strategy or "log"
         if format != "edges" and (self.strategy or self.reads_per_page is not None or greedy):
@@ -71,16 +71,9 @@ class GraphOptions:
             )
         if self.batch is not None and not 0 < self.batch <= 1:
             raise BadInput(f"--batch {self.batch} is not a share of the known pages, above 0 and at most 1")
-        return Plan(
-            format,
-            strategy,
-            READS_PER_PAGE if self.reads_per_page is None else self.reads_per_page,
-            self.seed,
-            SEEDS if self.seeds is None else self.seeds,
-            tuple(self.seed_url or ()),
-            BATCH if self.batch is None else self.batch,
-            columns=self._columns(format),
-        )
+        counts = {"reads_per_page": self.reads_per_page, "seed": self.seed, "seeds": self.seeds, "batch": self.batch}
+        seed_urls, columns = tuple(self.seed_url or ()), self._columns(format)
+        return Plan(format, strategy, seed_urls=seed_urls, columns=columns, **without_none(counts))
 
     def _columns(self, format: str) -> tuple[str, str] | None:
         if self.columns is None:

@@ -17,19 +17,8 @@ from opic.model.ledger_page import LedgerPage
 from opic.model.page_notes import unpack_meta
 from opic.service.backend import Backend
 from opic.service.forgetting import PageSelection, forget, forget_pages
+from opic.urlfrontier import items
 from opic.urlfrontier import urlfrontier_pb2 as pb
-from opic.urlfrontier.items import (
-    LINKS,
-    NEVER,
-    check_key,
-    event_of,
-    info_of,
-    is_read,
-    links_of,
-    meta_of,
-    parent_of,
-    refetched_from,
-)
 from opic.urlfrontier.parents import Parents, tell
 from opic.urlfrontier.queues import known_before, known_since, leased, pages
 from opic.urls.canonical import host_of
@@ -92,7 +81,7 @@ class UrlFrontierCrawl:
             BadInput: the URL or its key can't be taken.
         """
         url = self.backend.limits.canonical(info.url)
-        check_key(url, info.key)
+        items.check_key(url, info.key)
         return url
 
     async def put_known(self, known: pb.KnownURLItem) -> None:
@@ -103,12 +92,13 @@ class UrlFrontierCrawl:
         """
         url, metadata = self._canonical(known.info), known.info.metadata
         leased_here = self._own_leases.get(url, 0.0) > time.monotonic()
-        if not is_read(metadata) and not leased_here and not await self._leases.ask(url):
-            said = SeedList([url], None, meta_of(metadata), not_before=refetched_from(known))
+        if not items.is_read(metadata) and not leased_here and not await self._leases.ask(url):
+            said = SeedList([url], None, items.meta_of(metadata), not_before=items.refetched_from(known))
             return await self._seeds.ask(said)
-        children, listed = self._parents.take(url), LINKS in metadata
+        children, listed = self._parents.take(url), items.LINKS in metadata
         with tell(children, linked=not listed):
-            event = event_of(url, known, links_of(url, metadata) if listed else [child.url for child in children])
+            links = items.links_of(url, metadata) if listed else [child.url for child in children]
+            event = items.event_of(url, known, links)
             check_event(event, self.backend.clock.now_us(), self.backend.limits)
             await self._events.ask(encode_without_passwords(event))
         self._own_leases.pop(url, None)
@@ -124,8 +114,8 @@ class UrlFrontierCrawl:
         Raises:
             OpicError: as of `put_known`.
         """
-        url, meta = self._canonical(info), meta_of(info.metadata)
-        if (named := parent_of(info.metadata, batch)) is not None:
+        url, meta = self._canonical(info), items.meta_of(info.metadata)
+        if (named := items.parent_of(info.metadata, batch)) is not None:
             parent = self.backend.limits.canonical(named)
             if await self._parents.linked(parent, url, PARENT_SECONDS) and meta is None:
                 return
@@ -186,18 +176,18 @@ class UrlFrontierCrawl:
         return sum(1 for _ in pages(self.backend.crawl, asked.key, asked.filter, ignore_case=asked.ignoreCase))
 
     def _items(self, found: Sequence[LedgerPage], name: str) -> list[pb.URLItem]:
-        items, since_of = [], known_since(self.backend.crawl, [page.url for page in found])
+        told, since_of = [], known_since(self.backend.crawl, [page.url for page in found])
         for page, since in zip(found, since_of, strict=True):
-            info = info_of(page.url, name, unpack_meta(page.meta))
+            info = items.info_of(page.url, name, unpack_meta(page.meta))
             item = pb.URLItem(ID=page.url, creation_date=since)
             if not page.reads and not page.status and not page.not_before_us:
                 item.discovered.info.CopyFrom(info)
             else:
                 date = page.not_before_us // MILLION
                 item.known.info.CopyFrom(info)
-                item.known.refetchable_from_date = 0 if date >= NEVER else date
-            items.append(item)
-        return items
+                item.known.refetchable_from_date = 0 if date >= items.NEVER else date
+            told.append(item)
+        return told
 
     # Forgetting.
 
