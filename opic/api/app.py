@@ -71,48 +71,41 @@ def create_app(service: Service, *, allow_open: bool = False, metrics: Metrics |
     )
 
 
-def _add_definitions(add: Callable[..., None], calls: Definitions) -> None:
-    def change(*given: Any) -> None:
-        add(*given, (*_PUT, 412), headers=(_IF_MATCH,))
-
-    change("PUT", "/v1/classes", calls.put_classes, definitions.Reclassified)
-    change("PATCH", "/v1/classes", calls.patch_classes, definitions.Reclassified)
-    add("GET", "/v1/classes", calls.get_classes, definitions.Classes)
-    change("PUT", "/v1/rules", calls.put_rules, definitions.Rules)
-    change("PATCH", "/v1/rules", calls.patch_rules, definitions.Rules)
-    add("GET", "/v1/rules", calls.get_rules, definitions.Rules)
-
-
-def _described(calls: Calls, definitions: Definitions, get_metrics: Handler) -> list[Described]:
+def _described(calls: Calls, defined: Definitions, get_metrics: Handler) -> list[Described]:
     """Return the table of calls, in the order in which the document has them."""
     found = list[Described]()
 
     def add(*given: Any, **named: Any) -> None:
         found.append(Described(*given, **named))
 
-    posted = (400, 403, 413, 415, 422, 501, 503)
     # Seeds first: a person who tries the calls in the order of the page finds something in every answer.
-    add("POST", "/v1/seeds", calls.post_seeds, events.Seeded, posted)
-    once = (_IDEMPOTENCY_KEY,)
-    add("POST", "/v1/events", calls.post_events, events.Accepted, posted, status=202, body=_EVENTS_BODY, headers=once)
+    add("POST", "/v1/seeds", calls.post_seeds, events.Seeded, _POST)
+    sent = {"status": 202, "body": _EVENTS_BODY, "headers": (_IDEMPOTENCY_KEY,)}
+    add("POST", "/v1/events", calls.post_events, events.Accepted, _POST, **sent)
     add("DELETE", "/v1/pages", calls.delete_pages, events.Forgotten, (422, 501, 503))
-    _add_definitions(add, definitions)
+    change = {"problems": (*_PUT, 412), "headers": (_IF_MATCH,)}
+    add("PUT", "/v1/classes", defined.put_classes, definitions.Reclassified, **change)
+    add("PATCH", "/v1/classes", defined.patch_classes, definitions.Reclassified, **change)
+    add("GET", "/v1/classes", defined.get_classes, definitions.Classes)
+    add("PUT", "/v1/rules", defined.put_rules, definitions.Rules, **change)
+    add("PATCH", "/v1/rules", defined.patch_rules, definitions.Rules, **change)
+    add("GET", "/v1/rules", defined.get_rules, definitions.Rules)
     add("GET", "/v1/canonical", calls.get_canonical, events.CanonicalUrl)
-    add("POST", "/v1/next", calls.post_next, frontier.NextPages, (*posted, 409))
+    add("POST", "/v1/next", calls.post_next, frontier.NextPages, (*_POST, 409))
     add("GET", "/v1/frontier", calls.get_frontier, frontier.Frontier, (409, 422, 503))
     add("PUT", "/v1/politeness", calls.put_politeness, frontier.Politeness, _PUT)
     add("GET", "/v1/politeness", calls.get_politeness, frontier.Politeness)
-    add("POST", "/v1/release", calls.post_release, frontier.Released, posted)
-    add("POST", "/v1/leases/renew", calls.post_leases_renew, frontier.Renewed, posted)
+    add("POST", "/v1/release", calls.post_release, frontier.Released, _POST)
+    add("POST", "/v1/leases/renew", calls.post_leases_renew, frontier.Renewed, _POST)
     add("GET", "/v1/importance", calls.get_importance, importance.OneImportance, (404, 422, 503))
-    add("POST", "/v1/importance", calls.post_importance, importance.Importances, posted)
+    add("POST", "/v1/importance", calls.post_importance, importance.Importances, _POST)
     add("GET", "/v1/history", calls.get_history, importance.History, (404, 422, 503))
     add("GET", "/v1/top", calls.get_top, importance.Top)
     add("GET", "/v1/hosts", calls.get_hosts, importance.Hosts)
     add("GET", "/v1/domains", calls.get_domains, importance.SiteDomains)
     add("GET", "/v1/search", calls.get_search, importance.Search)
     add("GET", "/v1/inflow", calls.get_inflow, importance.Inflows, (409, 422, 503))
-    add("POST", "/v1/inflow", calls.post_inflow, importance.Inflows, (*posted, 409))
+    add("POST", "/v1/inflow", calls.post_inflow, importance.Inflows, (*_POST, 409))
     add("GET", "/v1/inlinks", calls.get_inlinks, importance.Inlinks, (404, 409, 422, 503))
     add("GET", "/v1/coverage", calls.get_coverage, frontier.Coverage, (409, 422, 503))
     add("GET", "/v1/local", calls.get_local, local.LocalDomains)
@@ -125,12 +118,13 @@ def _described(calls: Calls, definitions: Definitions, get_metrics: Handler) -> 
     add("GET", "/v1/dead-letters", calls.get_dead_letters, operation.DeadLetters)
     add("GET", "/healthz", calls.get_healthz, operation.Healthy, ())
     add("GET", "/readyz", calls.get_readyz, operation.Readiness, (503,))
-    text = {"schema": {"type": "string"}}
-    add("GET", "/metrics", get_metrics, {TEXT: text, OPENMETRICS: text}, ())
+    add("GET", "/metrics", get_metrics, {TEXT: _TEXT, OPENMETRICS: _TEXT}, ())
     return found
 
 
+_POST: Final = (400, 403, 413, 415, 422, 501, 503)
 _PUT: Final = (400, 403, 409, 413, 415, 422, 503)
+_TEXT: Final = {"schema": {"type": "string"}}
 _IF_MATCH: Final = {
     "name": "If-Match",
     "in": "header",

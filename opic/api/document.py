@@ -12,7 +12,6 @@ from opic import __version__
 from opic.api import examples
 from opic.api.access import OPEN_PATHS
 from opic.api.etags import KEPT
-from opic.api.groups import TAG_OF, TAGS
 from opic.api.problems import JSON, described
 from opic.api.router import WITH_BODY, asked_of
 from opic.messages.operation import ProblemDetails
@@ -25,6 +24,41 @@ ABOUT: Final = (
     "in `as_of` which moment it shows. Grains are whole numbers up to 2^62: read them as 64-bit integers."
 )
 REFERENCE: Final = "#/components/schemas/"
+GROUPS: Final = (  # Groups of calls, by what one does with them: name, about, paths.
+    ("Feed", "Tell what was crawled, and what to begin with.", ("/v1/events", "/v1/seeds", "/v1/pages")),
+    (
+        "Crawl",
+        "Which pages to fetch next, and how much of the important ones is fetched.",
+        ("/v1/next", "/v1/release", "/v1/leases/renew", "/v1/frontier", "/v1/coverage"),
+    ),
+    (
+        "Importance",
+        "How important pages, hosts and domains are, and why.",
+        (
+            "/v1/importance",
+            "/v1/top",
+            "/v1/hosts",
+            "/v1/domains",
+            "/v1/search",
+            "/v1/explain",
+            "/v1/history",
+            "/v1/inlinks",
+            "/v1/inflow",
+        ),
+    ),
+    (
+        "Define",
+        "Classes of pages, rules of URLs, delays of hosts.",
+        ("/v1/classes", "/v1/rules", "/v1/canonical", "/v1/politeness"),
+    ),
+    ("Local domains", "Lists of the local-domain estimator.", ("/v1/local", "/v1/local/{domain}")),
+    (
+        "Operate",
+        "What the service holds, and whether all is well.",
+        ("/v1/stats", "/v1/audit", "/v1/series", "/v1/dead-letters", "/healthz", "/readyz", "/metrics"),
+    ),
+)
+TAG_OF: Final = {path: name for name, _, paths in GROUPS for path in paths}
 _NOT_MOVED: Final = "The answer would say the same as the one with the ETag in `If-None-Match`, but for `as_of`."
 
 Schemas = dict[str, Any]
@@ -64,7 +98,7 @@ def openapi(calls: Iterable[Described], *, secured: bool) -> dict[str, Any]:
         "info": {"title": "OPIC", "version": __version__, "description": ABOUT},
         "paths": paths,
         "components": {"schemas": dict(sorted(schemas.items()))},
-        "tags": TAGS,
+        "tags": [{"name": name, "description": about} for name, about, _ in GROUPS],
     }
     if secured:
         document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}

@@ -1,20 +1,225 @@
-"""The crawls that URLFrontier's calls name: OPIC_CRAWL, and others that are opened when a call first names them."""
+"""The crawls that URLFrontier's calls name: items put into one, pages leased and listed. Used in one event loop."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Final
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import groupby, islice
+from typing import Any, Final
 
+from opic.api.coalescing import Coalescer
 from opic.errors import BadInput
+from opic.frontier import PagesRequest
+from opic.model.cash import MILLION
+from opic.model.event_checks import check_event, check_seeds
+from opic.model.events import SeedList, encode_seeds, encode_without_passwords
+from opic.model.ledger_page import LedgerPage
+from opic.model.page_notes import unpack_meta
 from opic.service.backend import Backend
+from opic.service.forgetting import PageSelection, forget, forget_pages
 from opic.store.keys import CRAWL_NAME
-from opic.urlfrontier.one_crawl import UrlFrontierCrawl
-from opic.urls.canonical import shown
+from opic.urlfrontier import items
+from opic.urlfrontier import urlfrontier_pb2 as pb
+from opic.urlfrontier.parents import Parents, tell
+from opic.urlfrontier.queues import known_before, known_since, leased, pages
+from opic.urls.canonical import host_of, shown
 
-DEFAULT_NAMES: Final = ("", "DEFAULT")
+DEFAULT_NAMES: Final = ("", "DEFAULT")  # Of OPIC_CRAWL, in calls.
+PARENT_SECONDS: Final = 10.0  # How long a Discovered item waits for the event of the page that links to it.
+LEASE_SECONDS: Final = 30.0  # Lease of a call without `delay_requestable`, as in the reference implementation.
+URLS_MAX: Final = 1_000  # Pages returned by a call without max_queues.
+HOST_URLS: Final = 100  # Pages for each host in a call without max_urls_per_queue.
+PRUNE_SECONDS: Final = 10.0  # Interval at which expired leases are removed from memory.
+EVENTS_TOGETHER: Final = 1_000
+DAY_SECONDS: Final = 86_400
+
+
+class UrlFrontierCrawl:
+    """A crawl: coroutines that put items and lease pages; the other methods block."""
+
+    def __init__(self, backend: Backend) -> None:
+        """Use an open store."""
+        self.backend = backend
+        self._parents = Parents()
+        self._own_leases = dict[str, float]()  # By URL: the end of the lease of each page handed out here, monotonic.
+        self._pruned_at = time.monotonic()
+        self._events = Coalescer[bytes, None](self._accept, "urlfrontier-events", EVENTS_TOGETHER)
+        self._leases = Coalescer[str, bool](partial(leased, backend.crawl), "urlfrontier-leases", EVENTS_TOGETHER)
+        self._seeds = Coalescer[SeedList, None](self._seed, "urlfrontier-seeds", EVENTS_TOGETHER)
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self._events.close()
+        self._leases.close()
+        self._seeds.close()
+
+    # Writing.
+
+    def _accept(self, values: Sequence[bytes]) -> Sequence[None]:
+        self.backend.accept(values)
+        return [None] * len(values)
+
+    def _seed(self, asked: Sequence[SeedList]) -> Sequence[Exception | None]:
+        """Add pages or update their notes; wait until this has taken effect."""
+        found: list[Exception | None] = []
+        values: list[bytes] = []
+        for (depth, meta, not_before), group in groupby(asked, key=lambda one: (one.depth, one.meta, one.not_before)):
+            urls = [url for one in group for url in one.urls]
+            try:
+                together = SeedList(urls, depth, meta, not_before=not_before)
+                check_seeds(together, self.backend.clock.now_us(), self.backend.limits)
+                values.append(encode_seeds(urls, depth, meta, not_before=not_before))
+                found += [None] * len(urls)
+            except BadInput as error:
+                found += [error] * len(urls)
+        if values:
+            self.backend.settle(self.backend.accept(values, "seeds"))
+        return found
+
+    def _canonical(self, info: pb.URLInfo) -> str:
+        """Return the canonical URL of an item.
+
+        Raises:
+            BadInput: the URL or its key can't be taken.
+        """
+        url = self.backend.limits.canonical(info.url)
+        items.check_key(url, info.key)
+        return url
+
+    async def put_known(self, known: pb.KnownURLItem) -> None:
+        """Record a fetch of a page, or its schedule; return once that is durable.
+
+        Raises:
+            OpicError: the item can't be taken; BadInput: now or later.
+        """
+        url, metadata = self._canonical(known.info), known.info.metadata
+        leased_here = self._own_leases.get(url, 0.0) > time.monotonic()
+        if not items.is_read(metadata) and not leased_here and not await self._leases.ask(url):
+            said = SeedList([url], None, items.meta_of(metadata), not_before=items.refetched_from(known))
+            return await self._seeds.ask(said)
+        children, listed = self._parents.take(url), items.LINKS in metadata
+        with tell(children, linked=not listed):
+            links = items.links_of(url, metadata) if listed else [child.url for child in children]
+            event = items.event_of(url, known, links)
+            check_event(event, self.backend.clock.now_us(), self.backend.limits)
+            await self._events.ask(encode_without_passwords(event))
+        self._own_leases.pop(url, None)
+        return None
+
+    async def put_discovered(self, info: pb.URLInfo, batch: str = "") -> None:
+        """Record a discovered page as a link of its parent, or make it known; return once that is durable.
+
+        Args:
+            info: the page.
+            batch: ID of its batch.
+
+        Raises:
+            OpicError: as of `put_known`.
+        """
+        url, meta = self._canonical(info), items.meta_of(info.metadata)
+        if (named := items.parent_of(info.metadata, batch)) is not None:
+            parent = self.backend.limits.canonical(named)
+            if await self._parents.linked(parent, url, PARENT_SECONDS) and meta is None:
+                return
+        await self._seeds.ask(SeedList([url], 0 if named is None else None, meta))
+
+    # Handing out.
+
+    async def lease(self, asked: pb.GetParams) -> dict[str, Any]:
+        """Lease the best pages of the best hosts; the pages of a host come together."""
+        request = self._request(asked)
+        answer = await asyncio.to_thread(self._lease, request)
+        hosts = {host: at for at, host in enumerate(dict.fromkeys(host_of(page["url"]) for page in answer["pages"]))}
+        answer["pages"].sort(key=lambda page: hosts[host_of(page["url"])])
+        ends = time.monotonic() + request.seconds
+        self._own_leases.update((page["url"], ends) for page in answer["pages"])
+        self._prune_leases()
+        return answer
+
+    async def release(self, leases: Sequence[str]) -> None:
+        """Release leases of pages that no client received."""
+        await asyncio.shield(asyncio.to_thread(self.backend.frontier.release, leases))
+
+    def _request(self, asked: pb.GetParams) -> PagesRequest:
+        most, each = self.backend.settings.max_n, asked.max_urls_per_queue or HOST_URLS
+        return self.backend.frontier.request(
+            min(each if asked.key else asked.max_queues * each or URLS_MAX, most),
+            lease_seconds=float(asked.delay_requestable or LEASE_SECONDS),
+            domain=asked.key or None,
+            host_pages=asked.max_urls_per_queue or None,
+            hosts=None if asked.key else asked.max_queues or None,
+        )
+
+    def _lease(self, request: PagesRequest) -> dict[str, Any]:
+        self.backend.check_room()
+        (answer,) = self.backend.frontier.next_many([request])
+        return answer
+
+    def _prune_leases(self) -> None:
+        now = time.monotonic()
+        if now - self._pruned_at > PRUNE_SECONDS:
+            self._own_leases = {url: ends for url, ends in self._own_leases.items() if ends > now}
+            self._pruned_at = now
+
+    # Looking.
+
+    def page(self, url: str, name: str) -> pb.URLItem | None:
+        """Return a page as it is kept; None if it is unknown."""
+        page = self.backend.crawl.page(self.backend.limits.canonical(url))
+        return None if page is None else self._items([page], name)[0]
+
+    def listed(self, asked: pb.ListUrlParams, size: int) -> list[pb.URLItem]:
+        """Return pages, also those that are not due."""
+        matching = pages(self.backend.crawl, asked.key, asked.filter, ignore_case=asked.ignoreCase)
+        return self._items(list(islice(matching, asked.start, asked.start + size)), asked.crawlID)
+
+    def count(self, asked: pb.CountUrlParams) -> int:
+        """Count pages, also those that are not due."""
+        return sum(1 for _ in pages(self.backend.crawl, asked.key, asked.filter, ignore_case=asked.ignoreCase))
+
+    def _items(self, found: Sequence[LedgerPage], name: str) -> list[pb.URLItem]:
+        told, since_of = [], known_since(self.backend.crawl, [page.url for page in found])
+        for page, since in zip(found, since_of, strict=True):
+            info = items.info_of(page.url, name, unpack_meta(page.meta))
+            item = pb.URLItem(ID=page.url, creation_date=since)
+            if not page.reads and not page.status and not page.not_before_us:
+                item.discovered.info.CopyFrom(info)
+            else:
+                date = page.not_before_us // MILLION
+                item.known.info.CopyFrom(info)
+                item.known.refetchable_from_date = 0 if date >= items.NEVER else date
+            told.append(item)
+        return told
+
+    # Forgetting.
+
+    def forget(self, host: str) -> int:
+        """Forget the pages of a host; return how many there were."""
+        return _until_done(partial(forget, self.backend, PageSelection.of({"host": host})))
+
+    def forget_all(self) -> int:
+        """Forget all pages; return how many there were."""
+        self.backend.crawl.follow()
+        names = [name for replica in self.backend.crawl.replicas for name in list(replica.hosts.names)]
+        return sum(map(self.forget, names))
+
+    def purge(self, host: str, days: int) -> int:
+        """Forget the pages that became known more than some days ago, of a host, or of all if it is ""."""
+        before = self.backend.clock.now_us() / MILLION - days * DAY_SECONDS
+        return _until_done(partial(forget_pages, self.backend, partial(known_before, seconds=before, host=host)))
+
+
+def _until_done(forgetting: Callable[[], Mapping[str, object]]) -> int:
+    """Forget pages until there are no more; return how many there were."""
+    count, more = 0, True
+    while more:
+        answer = forgetting()
+        count, more = count + int(str(answer["forgotten"])), bool(answer.get("more"))
+    return count
 
 
 class Crawls:
-    """The open crawls, by name. Used in one event loop."""
+    """The open crawls by name: OPIC_CRAWL, and others that are opened when a call first names them."""
 
     def __init__(
         self,

@@ -11,9 +11,8 @@ import grpc
 from opic.api.metrics import Metrics
 from opic.errors import BadInput, OpicError
 from opic.urlfrontier import urlfrontier_pb2 as pb
-from opic.urlfrontier.crawls import Crawls
+from opic.urlfrontier.crawls import DAY_SECONDS, Crawls, UrlFrontierCrawl
 from opic.urlfrontier.items import NEVER, info_of
-from opic.urlfrontier.one_crawl import DAY_SECONDS, UrlFrontierCrawl
 from opic.urlfrontier.queues import queues
 
 log = logging.getLogger("opic.urlfrontier")

@@ -30,7 +30,7 @@ from opic.service.service import EmbeddedService
 from opic.service.standing import StandingService
 from opic.settings import Settings
 from opic.store.known_since import ENTRY
-from opic.urlfrontier import one_crawl
+from opic.urlfrontier import crawls
 from opic.urlfrontier import urlfrontier_pb2 as pb
 from opic.urlfrontier.server import serving
 
@@ -129,7 +129,7 @@ def test_a_discovered_page_waits_for_the_page_that_links_to_it(
     served: tuple[Stub, EmbeddedService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stub, service = served
-    monkeypatch.setattr(one_crawl, "PARENT_SECONDS", 0.5)
+    monkeypatch.setattr(crawls, "PARENT_SECONDS", 0.5)
     stub.put([discovered(A)])
     assert [one.url for one in stub.take()] == [A]
     began = time.monotonic()
