@@ -71,7 +71,7 @@ class LocalHealth:
 def run(given: argparse.Namespace, done: threading.Event, health: LocalHealth) -> None:
     """Work until stopped, or with --once until all is fetched."""
     from opic.cli.calls import service_address
-    from opic.cli.local_rank import EstimatorInput, begin, opened
+    from opic.cli.local_rank import EstimatorInput, opened
     from opic.cli.options import ServiceChosen
     from opic.local.estimator import EstimatorOptions
 
@@ -93,7 +93,6 @@ def run(given: argparse.Namespace, done: threading.Event, health: LocalHealth) -
             on_progress=health.progressed,
             stopped=done.is_set,
         )
-        begin(estimator, read, settings)
         if done.is_set():
             return
         _tell(estimator, health)

@@ -32,6 +32,9 @@ Chosen = Annotated[
         "with the most trust waiting at them first."
     ),
 ]
+_ROUNDS = {"type": "number", "exclusiveMinimum": 0}
+_DURATION = {"type": "string", "pattern": rf"^{NUMBER}[hd]$"}
+_WINDOW = {"anyOf": [_ROUNDS, _DURATION], "examples": [0.5, "30d"]}
 After = Annotated[str | None, about("Continue here: `next` of the previous answer.")]
 
 
@@ -69,18 +72,7 @@ class OfPolicy(Given, frozen=True):
             "Window of a window policy: a number of rounds, or a duration such as 30d or 12h before the last event; "
             "default OPIC_WINDOW_ROUNDS. During one round the clock advances by one grant for every live page; under "
             "OPIC_VIRTUAL=continuous, by the total cash.",
-            extra_json_schema={
-                "anyOf": [
-                    {
-                        "anyOf": [
-                            {"type": "number", "exclusiveMinimum": 0},
-                            {"type": "string", "pattern": rf"^{NUMBER}[hd]$"},
-                        ],
-                        "examples": [0.5, "30d"],
-                    },
-                    {"type": "null"},
-                ]
-            },
+            extra_json_schema={"anyOf": [_WINDOW, {"type": "null"}]},
         ),
     ] = None
 

@@ -100,7 +100,6 @@ def local_rank(
             stack, domain, options, given, settings=settings, address=address,
             on_progress=lambda at: show(at.tried, at.of, _shown(at)),
         )  # fmt: skip
-        begin(estimator, given, settings)
         ranking = _run(estimator, publish)
     _draw(plot, ranking)
     _print(ranking, chosen.as_json, as_csv)
@@ -141,7 +140,7 @@ def opened(
     on_progress: "Callable[[EstimatorProgress], object]",
     stopped: Callable[[], bool] = lambda: False,
 ) -> "Estimator":
-    """Make an estimator whose files and connections live as long as `stack`; it has read nothing yet."""
+    """Make an estimator that has the pages of its domain, from a crawl or by crawling; `stack` closes what it uses."""
     from opic.local.estimator import Estimator
     from opic.local.journal import Journal
     from opic.urls.canonical import canonical_host
@@ -151,14 +150,10 @@ def opened(
     service = stack.enter_context(service_view(address, name, settings)) if address is not None else None
     fetcher = _fetcher(given, settings)
     stack.callback(fetcher.close)
-    return Estimator(name, options, fetcher, journal, service, on_progress=on_progress, stopped=stopped)
-
-
-def begin(estimator: "Estimator", given: EstimatorInput, settings: "Settings") -> None:
-    """Let an estimator take the domain's pages: from its crawl, or by crawling them."""
-    domain = estimator.domain
+    estimator = Estimator(name, options, fetcher, journal, service, on_progress=on_progress, stopped=stopped)
     events = events_of(given.crawl, settings) if given.crawl else None
-    estimator.open(events, given.seed_url or [f"https://{domain}/", f"http://{domain}/"])
+    estimator.open(events, given.seed_url or [f"https://{name}/", f"http://{name}/"])
+    return estimator
 
 
 def _fetcher(given: EstimatorInput, settings: "Settings") -> "Fetcher":

@@ -106,7 +106,7 @@ class UrlFrontierCrawl:
         self._own_leases.pop(url, None)
         return None
 
-    async def put_discovered(self, info: pb.URLInfo, batch: str = "") -> None:
+    async def put_discovered(self, info: pb.URLInfo, batch: str) -> None:
         """Record a discovered page as a link of its parent, or make it known; return once that is durable.
 
         Args:

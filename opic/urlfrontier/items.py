@@ -52,7 +52,7 @@ def links_of(url: str, metadata: Metadata) -> list[str]:
     return [link if link.startswith(ABSOLUTE) else _absolute(base, link) for link in metadata[LINKS].values]
 
 
-def parent_of(metadata: Metadata, batch: str = "") -> str | None:
+def parent_of(metadata: Metadata, batch: str) -> str | None:
     """Return the URL of the page that links to a discovered page; None if the item names none."""
     path = metadata[PATH].values if PATH in metadata else ()
     if path:

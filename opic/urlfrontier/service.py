@@ -59,33 +59,28 @@ class UrlFrontier:
             yield ack
 
     async def _put(self, item: pb.URLItem) -> pb.AckMessage:
-        known = item.WhichOneof("item") == "known"
-        info = item.known.info if known else item.discovered.info
-
-        async def taking() -> None:
-            crawl = await self._crawls.of(info.crawlID, make=True)
-            await (crawl.put_known(item.known) if known else crawl.put_discovered(info))
-
-        return pb.AckMessage(ID=item.ID or info.url, status=await self._status(taking()))
+        known = item.known if item.WhichOneof("item") == "known" else None
+        info = item.discovered.info if known is None else known.info
+        return pb.AckMessage(ID=item.ID or info.url, status=await self._take(info, known))
 
     async def PutDiscovered(self, batches: AsyncIterator[pb.DiscoveredBatch]) -> AsyncIterator[pb.BatchAck]:
         """Record batches of discovered pages."""
 
-        async def taking(info: pb.URLInfo, batch: str) -> None:
-            await (await self._crawls.of(info.crawlID, make=True)).put_discovered(info, batch)
-
         async def put(batch: pb.DiscoveredBatch) -> pb.BatchAck:
-            each = [self._status(taking(info, batch.ID)) for info in batch.items]
+            each = [self._take(info, batch=batch.ID) for info in batch.items]
             return pb.BatchAck(ID=batch.ID, statuses=await asyncio.gather(*each))
 
         async for ack in _answered(batches, put):
             yield ack
 
-    async def _status(self, taking: Awaitable[None]) -> "pb.AckMessage.Status":
-        """Return the status of an item: FAIL if the client may send it again, SKIPPED if not."""
+    async def _take(
+        self, info: pb.URLInfo, known: pb.KnownURLItem | None = None, batch: str = ""
+    ) -> "pb.AckMessage.Status":
+        """Take a page, known or discovered; return its status: FAIL if the client may send it again, SKIPPED if not."""
         status = Status.OK
         try:
-            await taking
+            crawl = await self._crawls.of(info.crawlID, make=True)
+            await (crawl.put_discovered(info, batch) if known is None else crawl.put_known(known))
         except BadInput as error:
             log.info("an item is skipped: %s", error)
             status = Status.SKIPPED
