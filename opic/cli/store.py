@@ -76,27 +76,25 @@ def _drained(
     ask: ApiCall, answer: dict[str, Any], timeout: float | None, *, alone: bool
 ) -> tuple[dict[str, Any], str | None]:
     """Wait until every accepted event has taken effect in all shards; if it takes too long, print what to do."""
-    began, first = time.monotonic(), _undone(answer)
-    if any(first) and alone:
+    began, first = time.monotonic(), _waiting(answer)
+    if first and alone:
         advice = "and no service runs here: start it with `opic serve --embedded`, then try again"
-        return answer, f"{_waiting(*first)}, {advice}"
+        return answer, f"{first}, {advice}"
     with showing_progress(PROGRESS_LINE_SECONDS) as show:
-        while any(left := _undone(answer)):
+        while left := _waiting(answer):
             if timeout is not None and time.monotonic() - began >= timeout:
                 advice = "give --timeout more seconds" if left != first else "check that a worker runs, and its log"
-                return answer, f"{_waiting(*left)} after {timeout:g} s: {advice}"
-            show(0, None, _waiting(*left))
+                return answer, f"{left} after {timeout:g} s: {advice}"
+            show(0, None, left)
             time.sleep(POLL_SECONDS)
             answer = ask("GET", "/v1/stats")
     return answer, None
 
 
-def _undone(stats: dict[str, Any]) -> tuple[int, int]:
-    return stats["lag"], stats["undelivered"]
-
-
-def _waiting(events: int, transfers: int) -> str:
-    return f"{events:,} events and {transfers:,} transfers between shards wait"
+def _waiting(stats: dict[str, Any]) -> str | None:
+    """Say what has not taken effect yet, if anything."""
+    events, transfers = stats["lag"], stats["undelivered"]
+    return f"{events:,} events and {transfers:,} transfers between shards wait" if events or transfers else None
 
 
 @choosing

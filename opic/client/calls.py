@@ -14,21 +14,11 @@ from urllib.parse import quote
 
 import httpx
 import msgspec
-from tenacity import RetryCallState, retry_if_exception, wait_random_exponential
 
 from opic.client import answers
-from opic.client.errors import BadAnswer, CallFailed, ClientError, EventsRejected, Unavailable, Unreachable, failure
-from opic.redaction import without_secret
+from opic.client.errors import BadAnswer, CallFailed, ClientError, EventsRejected, failure
 
-CONNECT_SECONDS: Final = 5.0
-ANSWER_SECONDS: Final = 30.0  # A service whose store hangs answers 503 after ten seconds.
-RETRY_SECONDS: Final = 60.0  # A killed store is back within seconds, a replaced service within a minute.
-FIRST_RETRY_SECONDS: Final = 5.0  # For a service that never answered: a wrong address is more likely than a restart.
-BACKOFF_FIRST_SECONDS: Final = 0.1
-BACKOFF_MAX_SECONDS: Final = 10.0
 BAD_ANSWER_CHARS: Final = 200
-PROBLEM: Final = "urn:opic:problem:"  # The type of each problem of the service begins so.
-START_IT: Final = "start the service there with `opic serve`, or give the client the URL that it prints"
 ANOTHER_PROGRAM: Final = "another program listens there: give the client the URL that `opic serve` prints"
 
 Form = Literal["msgpack", "json", "lines"]
@@ -132,75 +122,6 @@ def _seconds_until(header: str) -> float | None:
         return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
     except ValueError:
         return None
-
-
-class Endpoint:
-    """The service at a URL: whether it has ever answered, and so how long a call to it is repeated.
-
-    A service that has answered is known to be there, and comes back after a restart. One that never did is most likely
-    at another address, which its user should hear within seconds.
-    """
-
-    def __init__(self, url: str, retry_seconds: float | None) -> None:
-        """Describe a service that has not answered yet; `retry_seconds` overrides how long calls are repeated."""
-        self._url, self._retry_seconds, self._answered = without_secret(url), retry_seconds, False
-
-    def read(self, call: Call[T], response: httpx.Response) -> T:
-        """Return the answer to a call; see `Call.read`."""
-        try:
-            answer = call.read(response)
-        except CallFailed as error:
-            self._answered |= error.type.startswith(PROBLEM)
-            raise
-        self._answered = True
-        return answer
-
-    def no_answer(self, call: Call[Any], error: httpx.HTTPError | httpx.InvalidURL) -> ClientError:
-        """Return the exception that says why httpx has no answer, and what to do about it."""
-        why = str(error) or type(error).__name__
-        said = f"{call.method} {call.path}: "
-        if isinstance(error, httpx.DecodingError):
-            return BadAnswer(said + why)
-        if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError) or not isinstance(
-            error, httpx.TransportError
-        ):
-            return ClientError(said + why)  # The request was never sent, and never will be.
-        if isinstance(error, httpx.RemoteProtocolError) and why.startswith("illegal"):
-            return BadAnswer(f"{said}{self._url} does not speak HTTP ({why}), so {ANOTHER_PROGRAM}")
-        if self._answered:
-            return Unreachable(f"{said}no answer from {self._url}: {why}")
-        if isinstance(error, httpx.ConnectError):
-            return Unreachable(f"{said}nothing answers at {self._url} ({why}): {START_IT}")
-        return Unreachable(f"{said}what listens at {self._url} gives no answer ({why}): {START_IT}")
-
-    def retrying(self, call: Call[Any]) -> dict[str, Any]:
-        """Return how tenacity repeats a call: not at all, or with back-off until the time for it has passed."""
-
-        def worth_it(error: BaseException) -> bool:
-            return call.again and isinstance(error, (Unreachable, Unavailable))
-
-        def late(state: RetryCallState) -> bool:
-            return (state.seconds_since_start or 0.0) + state.upcoming_sleep >= self._patience()
-
-        return {"retry": retry_if_exception(worth_it), "wait": _wait, "stop": late, "reraise": True}
-
-    def _patience(self) -> float:
-        if self._retry_seconds is not None:
-            return self._retry_seconds
-        return RETRY_SECONDS if self._answered else FIRST_RETRY_SECONDS
-
-
-_backoff = wait_random_exponential(multiplier=BACKOFF_FIRST_SECONDS, max=BACKOFF_MAX_SECONDS)
-
-
-def _wait(state: RetryCallState) -> float:
-    """Return the service's Retry-After plus the random back-off, so that many clients do not return all at once."""
-    error = state.outcome.exception() if state.outcome else None
-    asked = getattr(error, "retry_after", None) or 0.0
-    return float(asked + _backoff(state))
-
-
-# --- What methods of the clients make calls of ------------------------------------------------------------------------
 
 
 def get(path: str, answer: type[T], method: str = "GET", /, **parameters: Any) -> Call[T]:

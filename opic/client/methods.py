@@ -7,14 +7,23 @@ import ssl
 from collections.abc import Callable, Coroutine
 from functools import update_wrapper
 from inspect import signature
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_args, overload
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, get_args, overload
 
 import httpx
-from tenacity import AsyncRetrying, Retrying
+from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
-from opic.client import calls
-from opic.client.calls import Call
-from opic.client.errors import ClientError
+from opic.client.calls import ANOTHER_PROGRAM, Call
+from opic.client.errors import BadAnswer, CallFailed, ClientError, Unavailable, Unreachable
+from opic.redaction import without_secret
+
+CONNECT_SECONDS: Final = 5.0
+ANSWER_SECONDS: Final = 30.0  # A service whose store hangs answers 503 after ten seconds.
+RETRY_SECONDS: Final = 60.0  # A killed store is back within seconds, a replaced service within a minute.
+FIRST_RETRY_SECONDS: Final = 5.0  # For a service that never answered: a wrong address is more likely than a restart.
+BACKOFF_FIRST_SECONDS: Final = 0.1
+BACKOFF_MAX_SECONDS: Final = 10.0
+PROBLEM: Final = "urn:opic:problem:"  # The type of each problem of the service begins so.
+START_IT: Final = "start the service there with `opic serve`, or give the client the URL that it prints"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -56,8 +65,22 @@ class Method(Generic[P, T]):
         return (self._blocking if issubclass(owner, Blocking) else self._awaited).__get__(client, owner)
 
 
+_backoff = wait_random_exponential(multiplier=BACKOFF_FIRST_SECONDS, max=BACKOFF_MAX_SECONDS)
+
+
+def _wait(state: RetryCallState) -> float:
+    """Return the service's Retry-After plus the random back-off, so that many clients do not return all at once."""
+    error = state.outcome.exception() if state.outcome else None
+    asked = getattr(error, "retry_after", None) or 0.0
+    return float(asked + _backoff(state))
+
+
 class Connected(Generic[Transport]):
-    """A client of a service, before it is decided how it waits."""
+    """A client of a service, before it is decided how it waits.
+
+    A service that has answered is known to be there, and comes back after a restart. One that never did is most likely
+    at another address, which its user should hear within seconds.
+    """
 
     def __init__(
         self,
@@ -65,7 +88,7 @@ class Connected(Generic[Transport]):
         *,
         token: str | None = None,
         crawler: str = "",
-        timeout_seconds: float = calls.ANSWER_SECONDS,
+        timeout_seconds: float = ANSWER_SECONDS,
         retry_seconds: float | None = None,
         verify: ssl.SSLContext | bool = True,
         transport: Transport | None = None,
@@ -82,14 +105,58 @@ class Connected(Generic[Transport]):
             verify: TLS certificates to trust; passed to httpx.
             transport: an httpx transport to use instead of the default one.
         """
-        self._crawler, self._endpoint = crawler, calls.Endpoint(url, retry_seconds)
-        timeout = httpx.Timeout(timeout_seconds, connect=min(timeout_seconds, calls.CONNECT_SECONDS))
+        self._crawler, self._url, self._retry_seconds = crawler, without_secret(url), retry_seconds
+        self._answered = False  # Whether the service ever did.
+        timeout = httpx.Timeout(timeout_seconds, connect=min(timeout_seconds, CONNECT_SECONDS))
         headers = {"authorization": f"Bearer {token}"} if token else {}
         self._connect(base_url=url, headers=headers, timeout=timeout, verify=verify, transport=transport)
 
     def _connect(self, **options: Any) -> None:
         """Make the client of httpx."""
         raise NotImplementedError
+
+    def _read(self, call: Call[T], response: httpx.Response) -> T:
+        try:
+            answer = call.read(response)
+        except CallFailed as error:
+            self._answered |= error.type.startswith(PROBLEM)
+            raise
+        self._answered = True
+        return answer
+
+    def _no_answer(self, call: Call[Any], error: httpx.HTTPError | httpx.InvalidURL) -> ClientError:
+        """Return the exception that says why httpx has no answer, and what to do about it."""
+        why = str(error) or type(error).__name__
+        said = f"{call.method} {call.path}: "
+        if isinstance(error, httpx.DecodingError):
+            return BadAnswer(said + why)
+        if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError) or not isinstance(
+            error, httpx.TransportError
+        ):
+            return ClientError(said + why)  # The request was never sent, and never will be.
+        if isinstance(error, httpx.RemoteProtocolError) and why.startswith("illegal"):
+            return BadAnswer(f"{said}{self._url} does not speak HTTP ({why}), so {ANOTHER_PROGRAM}")
+        if self._answered:
+            return Unreachable(f"{said}no answer from {self._url}: {why}")
+        if isinstance(error, httpx.ConnectError):
+            return Unreachable(f"{said}nothing answers at {self._url} ({why}): {START_IT}")
+        return Unreachable(f"{said}what listens at {self._url} gives no answer ({why}): {START_IT}")
+
+    def _retrying(self, call: Call[Any]) -> dict[str, Any]:
+        """Return how tenacity repeats a call: not at all, or with back-off until the time for it has passed."""
+
+        def worth_it(error: BaseException) -> bool:
+            return call.again and isinstance(error, (Unreachable, Unavailable))
+
+        def late(state: RetryCallState) -> bool:
+            return (state.seconds_since_start or 0.0) + state.upcoming_sleep >= self._patience()
+
+        return {"retry": retry_if_exception(worth_it), "wait": _wait, "stop": late, "reraise": True}
+
+    def _patience(self) -> float:
+        if self._retry_seconds is not None:
+            return self._retry_seconds
+        return RETRY_SECONDS if self._answered else FIRST_RETRY_SECONDS
 
 
 class Blocking(Connected[httpx.BaseTransport]):
@@ -116,11 +183,11 @@ class Blocking(Connected[httpx.BaseTransport]):
             try:
                 response = self._http.request(**call.request())
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                raise self._endpoint.no_answer(call, error) from error
-            return self._endpoint.read(call, response)
+                raise self._no_answer(call, error) from error
+            return self._read(call, response)
 
         try:
-            return Retrying(**self._endpoint.retrying(call))(once)
+            return Retrying(**self._retrying(call))(once)
         except ClientError as error:
             return call.failed(error)
 
@@ -149,10 +216,10 @@ class Awaited(Connected[httpx.AsyncBaseTransport]):
             try:
                 response = await self._http.request(**call.request())
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                raise self._endpoint.no_answer(call, error) from error
-            return self._endpoint.read(call, response)
+                raise self._no_answer(call, error) from error
+            return self._read(call, response)
 
         try:
-            return await AsyncRetrying(**self._endpoint.retrying(call))(once)
+            return await AsyncRetrying(**self._retrying(call))(once)
         except ClientError as error:
             return call.failed(error)

@@ -39,7 +39,7 @@ from opic.client import (
     Unauthorized,
     Unavailable,
     Unreachable,
-    calls,
+    methods,
 )
 from opic.service.service import EmbeddedService
 from opic.settings import Settings
@@ -215,8 +215,8 @@ def documented(url: str) -> dict[str, set[str]]:
     """The calls of the OpenAPI document, each with the names of its parameters and of the fields of its JSON body."""
     document = curls.get(f"{url}/openapi.json", headers={"authorization": f"Bearer {TOKEN}"}).raise_for_status().json()
     found = {}
-    for path, methods in document["paths"].items():
-        for method, call in methods.items():
+    for path, by_method in document["paths"].items():
+        for method, call in by_method.items():
             body = call.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
             names = {one["name"] for one in call.get("parameters", []) if one["in"] == "query"}
             found[f"{method.upper()} {path}"] = names | set(body.get("properties", {}))
@@ -450,7 +450,7 @@ def at_a_wrong_port(url: str, kind: type[ClientError], text: str) -> None:
         client.stats()
     with Client(url) as client, pytest.raises(kind):
         client.event("http://a.example/")
-    assert time.monotonic() - began < 2 * (calls.FIRST_RETRY_SECONDS + LENIENT_SECONDS)
+    assert time.monotonic() - began < 2 * (methods.FIRST_RETRY_SECONDS + LENIENT_SECONDS)
 
 
 def test_a_closed_port_is_reported_within_seconds() -> None:
@@ -491,12 +491,12 @@ def test_a_service_that_answered_once_is_waited_for_longer(tmp_path: Path) -> No
         asking = threading.Thread(target=lambda: found.append(client.stats().known_pages))
         began = time.monotonic()
         asking.start()
-        asking.join(calls.FIRST_RETRY_SECONDS + 2)  # Longer than a wrong address is asked.
+        asking.join(methods.FIRST_RETRY_SECONDS + 2)  # Longer than a wrong address is asked.
         assert (asking.is_alive(), found) == (True, [])
         service.start()
         asking.join()
         assert found == [0]
-        assert time.monotonic() - began < calls.RETRY_SECONDS
+        assert time.monotonic() - began < methods.RETRY_SECONDS
 
 
 def test_a_silent_service_is_given_up() -> None:

@@ -13,7 +13,7 @@ import pytest
 from repository import ROOT
 from tenacity import RetryCallState, Retrying
 
-from opic.client import AsyncClient, Client, Event, EventsRejected, Unavailable, Unreachable, calls, errors
+from opic.client import AsyncClient, Client, Event, EventsRejected, Unavailable, Unreachable, calls, errors, methods
 from opic.client.answers import Accepted, Importance, NextPages, Rejected, Stats, Top
 from opic.client.calls import FORMS
 from opic.errors import OpicError
@@ -178,8 +178,8 @@ def test_a_retry_waits_as_long_as_asked_plus_a_random_part_that_doubles() -> Non
     for attempt in (1, 2, 5, 50):
         state.attempt_number = attempt
         state.set_exception((Unavailable, Unavailable(503, {}, 2.0), None))  # type: ignore[arg-type]
-        longest = min(calls.BACKOFF_FIRST_SECONDS * 2 ** (attempt - 1), calls.BACKOFF_MAX_SECONDS)
-        waits = {calls._wait(state) for _ in range(100)}
+        longest = min(methods.BACKOFF_FIRST_SECONDS * 2 ** (attempt - 1), methods.BACKOFF_MAX_SECONDS)
+        waits = {methods._wait(state) for _ in range(100)}
         assert 2.0 <= min(waits) < max(waits) <= 2.0 + longest
 
 
@@ -189,4 +189,4 @@ def test_an_invalid_service_url_is_reported_at_once(url: str) -> None:
     with Client(url) as client, pytest.raises(errors.ClientError) as raised:
         client.stats()
     assert not isinstance(raised.value, Unreachable)
-    assert time.monotonic() - began < calls.FIRST_RETRY_SECONDS
+    assert time.monotonic() - began < methods.FIRST_RETRY_SECONDS
