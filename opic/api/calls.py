@@ -42,7 +42,7 @@ EVENT_THREADS: Final = 2  # A large call does not hold up the others.
 TOGETHER_URLS: Final = 200  # A call for more pages, or by a window policy, gets its own thread, as it may take long.
 SLOW_THREADS: Final = 4
 READY_SECONDS: Final = 5.0  # Timeout of the readiness check; after it the answer is "not ready".
-EXCERPT_BYTES: Final = 500  # Uint8s shown of a dead letter's value, which may be as large as a body.
+EXCERPT_BYTES: Final = 500  # Bytes shown of a dead letter's value, which may be as large as a body.
 Handed = Callable[[Mapping[str, Any], str, str | None], object]
 READY_THREADS: Final = 4  # Separate threads, so that slow calls do not make the service look dead.
 

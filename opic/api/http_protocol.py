@@ -100,7 +100,7 @@ class Wire(HttpToolsProtocol):
         self._watch, self._limits = config.watch, config.watch.limits
         self._reading = ""  # What the parser is reading: "head", "body", or nothing;
         self._since = time.monotonic()  # and since when, or since when the connection is idle.
-        self._bytes = 0  # Uint8s received of it.
+        self._bytes = 0  # Bytes received of it.
         self._unsent: tuple[float, int] | None = None  # When the client last read data, and the bytes then unsent.
         self._refused: Problem | None = None
         self._discarding = False

@@ -325,7 +325,7 @@ def _of_books(books: Books) -> Iterator[Metric]:
 
 
 def _of_links(links: Sequence[LinkList]) -> Iterator[Metric]:
-    about = "Uint8s of the segments of kept links in the store; the newest links are in the journal."
+    about = "Bytes of the segments of kept links in the store; the newest links are in the journal."
     yield Gauge("opic_kept_link_bytes", about, sum(one.size for one in links))
     yield Gauge("opic_kept_link_segments", "Segments of kept links.", sum(len(one.live) for one in links))
     about = "Merges of segments of kept links: each took over from several what still counted."

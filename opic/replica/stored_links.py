@@ -43,7 +43,7 @@ class LinkList(NamedTuple):
     version: int = 0
     lsn: int = 0
     live: tuple[int, ...] = ()
-    size: int = 0  # Uint8s.
+    size: int = 0  # Bytes.
     merges: int = 0
 
     @classmethod
