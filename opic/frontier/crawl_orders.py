@@ -147,7 +147,10 @@ class CrawlOrders:
     ) -> None:
         """Compute nothing before the first call; the parameters are those of `opic.frontier.Frontier`."""
         self._crawl, self._coverage, self._worth, self._links = crawl, coverage, worth, links
-        self._inlinks = None if links is None else InLinkColumns(links)
+        self._inlinks: InLinkColumns | None = None
+        if links is not None:
+            self._inlinks = InLinkColumns(links)
+            links.release_listeners.append(self._inlinks.released)
         self._trust: tuple[list[Head], list[int], RankedOrder] | None = None
         self._importance: tuple[FetchView, list[int], RankedOrder] | None = None
         if worth is not None:

@@ -50,9 +50,9 @@ class InLinkColumns:
         self._news: deque[_News] = deque()
         self.columns = [np.zeros(0, np.int64) for _ in kept.crawl.shards]
         self.loads: list[int] = []
-        kept.release_listeners.append(self._released)
 
-    def _released(self) -> None:
+    def released(self) -> None:
+        """Let go of the links: all were forgotten. An owner that stays gives this to `kept.release_listeners`."""
         self._source = None
 
     def renew(self) -> None:

@@ -57,6 +57,18 @@ def taken(frontier: Frontier, policy: str, count: int, **more: Any) -> list[str]
     return [urls[place] for place in places]
 
 
+def test_choices_while_replicas_are_reloaded_leave_nothing_behind(valkey: Server) -> None:
+    frontier = frontier_of(linked(valkey, 1), 1)
+    assert len(taken(frontier, "GAI", 2)) == 2
+    choices = frontier._scheduler.choices
+    inlinks = choices._usable_inlinks()
+    listeners = list(inlinks.kept.release_listeners)
+    inlinks.loads = [-1]  # As if the replica had been loaded since: the ids may belong to other pages.
+    for _ in range(3):
+        assert not choices._usable_inlinks().columns[0].any()
+    assert inlinks.kept.release_listeners == listeners
+
+
 @pytest.mark.parametrize("shards", [1, 16])
 def test_gai_suggests_pages_with_most_in_links_first_before_and_after_a_restart(valkey: Server, shards: int) -> None:
     web = linked(valkey, shards)
