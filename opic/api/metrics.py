@@ -287,9 +287,10 @@ class _Seen:
         shards = len(keys)
         stored, tallied, leases, waits, hosts, links = (answers[n * shards :][:shards] for n in range(len(questions)))
         parts = list(map(books_of, stored))
-        bound = backend.query.error_bound(parts)
+        books = Books.merged(parts, crawl.rules)
+        bound = backend.query.error_bound(parts, books)
         return cls(
-            Books.merged(parts, crawl.rules),
+            books,
             ends,
             lag,
             crawl.waiting(),

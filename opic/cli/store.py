@@ -256,7 +256,7 @@ def _confirm(question: str, yes: bool) -> None:
 @choosing
 def crawls(
     *,
-    delete: Annotated[str | None, typer.Option(metavar="NAME", help="Delete this crawl, with all that it has.")] = None,
+    delete: Annotated[str | None, typer.Option(metavar="NAME", help="Delete this crawl and all its data.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Delete it even if a worker of it seems to run.")] = False,
     yes: Yes = False,
     chosen: ResultChosen,
@@ -274,7 +274,7 @@ def crawls(
             answer = {"crawls": [asdict(one) for one in crawls_of(client)]}
             print_list(("name", "shards", "known_pages", "read_pages"), answer, "crawls", chosen.as_json)
             return
-        _confirm(f"Delete crawl {delete!r} and all that it has?", yes)
+        _confirm(f"Delete crawl {delete!r} and all its data?", yes)
         removed = delete_crawl(client, delete, force=force)
         KnownCrawls(settings).forget(delete)
     print_answer({"deleted": delete, "keys_removed": removed}, chosen.as_json)

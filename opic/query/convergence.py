@@ -101,7 +101,8 @@ class Convergence:
         return bool(new)
 
     def _point(self, parts: list[Books]) -> Point:
-        books, bound = Books.merged(parts, self._crawl.rules), self._query.error_bound(parts)
+        books = Books.merged(parts, self._crawl.rules)
+        bound = self._query.error_bound(parts, books)
         said = NOTHING_SAID if bound is None else bound
         return Point(books.time_us, books.rounds, books.clock, books.open_cash, said)
 

@@ -154,7 +154,8 @@ class Query(PageQuery):
         until a read has moved cash.
         """
         parts, rules = self.crawl.books(), self.crawl.rules
-        books, bound = Books.merged(parts, rules), self.error_bound(parts)
+        books = Books.merged(parts, rules)
+        bound = self.error_bound(parts, books)
         left = books.sweeps_left(rules)
         return {
             "known_pages": books.live,

@@ -32,7 +32,7 @@ def pack_lines(lines: Sequence[str]) -> bytes:
 
 
 def pack_frame(lines: Sequence[str]) -> bytes:
-    """Pack strings that contain no line feed in one frame, whatever their number."""
+    """Pack strings that contain no line feed in a single frame, however many there are."""
     return compress("\n".join(lines).encode())
 
 
