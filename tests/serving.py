@@ -1,4 +1,4 @@
-"""The HTTP endpoint in a thread of the test's own process, alone or with all of the service."""
+"""The HTTP endpoint, or a worker, in a thread of the test's own process, alone or with all of the service."""
 
 import threading
 from collections.abc import Iterator
@@ -11,10 +11,16 @@ import httpx
 from opic.api import ConnectionLimits, bind, create_app, make_server
 from opic.api.server import url_of
 from opic.client import Client
+from opic.ingest import Writer
+from opic.ingest.event_log import EventLog
+from opic.ingest.worker import LogSource, work
+from opic.ingest.writer import Taken
+from opic.service.backend import Backend
 from opic.service.service import EmbeddedService
 from opic.settings import Settings
 
 STOP_SECONDS = 10.0
+IDLE_SECONDS = 0.02
 
 
 @contextmanager
@@ -41,4 +47,29 @@ def serving(service: Any, *, allow_open: bool = False, **limits: float) -> Itera
     finally:
         server.should_exit = True
         thread.join(STOP_SECONDS)
+        assert not thread.is_alive()
+
+
+class PromptSource(LogSource):
+    """The log in the store, read by a worker that ends as soon as it is told to."""
+
+    def poll(self, wait_seconds: float) -> list[Taken]:
+        return super().poll(min(wait_seconds, IDLE_SECONDS))
+
+
+@contextmanager
+def working(backend: Backend) -> Iterator[None]:
+    """Let what is appended to the store's log take effect, as a worker does beside an endpoint."""
+    own, ended = Backend(backend.settings, backend.store), threading.Event()
+    assert isinstance(own.log, EventLog)
+    writer = Writer.of(own.crawl, own.settings)
+    source = PromptSource(own.log, writer.resume, pause=ended.wait)
+    thread = threading.Thread(target=work, args=(writer, source), kwargs={"stopped": ended.is_set})
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(STOP_SECONDS)
+        own.close()
         assert not thread.is_alive()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from opic.cli.options import FOUND_A_PROBLEM, Files, ResultChosen, choosing, open_to_feed, without_none, working
+from opic.cli.options import FOUND_A_PROBLEM, Files, ResultChosen, choosing, without_none, working
 from opic.cli.output import print_fields, print_json, showing_progress
 from opic.errors import BadInput
 
@@ -134,11 +134,13 @@ def replay(
 
     Crawl events are JSON Lines, or MessagePack maps one after another. A graph is lines FROM TO (or FROM, tab, TO) and
     # comments; names that are not absolute URLs become http://graph.example/NAME. Files may be gzipped.
-    WARC, WAT and ARC files need opic[warc]; a file that was fed in part goes on there. Beside a
-    running service its worker applies the events; otherwise this command does. It ends when all events have taken
-    effect and no cash is in flight between shards. Exit status 1: all events were refused, or with --strict any.
+    WARC, WAT and ARC files need opic[warc]; a file that was fed in part goes on there. The worker of the running
+    service applies the events; where none runs, the command starts a store and a worker for as long as it takes. It
+    ends when all events have taken effect and no cash is in flight between shards. Exit status 1: all events were
+    refused, or with --strict any.
     """
     from opic.ops.replay import replay as run
+    from opic.service.service import feeding
 
     kind = _format_of(files, format)
     plan = archives.added_to(graph.plan(kind))
@@ -147,12 +149,9 @@ def replay(
             raise BadInput(f"--ignore-unknown applies to crawl events only, and this is {kind}")
         plan = replace(plan, ignore_unknown=True)
     with working(chosen) as (settings, stack):
-        backend = open_to_feed(settings, stack)
+        backend = stack.enter_context(feeding(settings))
         with showing_progress(PROGRESS_LINE_SECONDS) as show:
-            summary = run(
-                backend, files, plan, works_here=backend.works_here,
-                on_progress=lambda at: show(at.events, at.total, _shown(at)),
-            )  # fmt: skip
+            summary = run(backend, files, plan, lambda at: show(at.events, at.total, _shown(at)))
         audit = backend.query.audit()
     _print_summary(summary, audit, chosen.as_json)
     refused = summary.dead_letters and (strict or not summary.accepted)

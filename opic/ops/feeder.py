@@ -1,4 +1,4 @@
-"""Feeds events to a store in batches, and waits until they have taken effect."""
+"""Feeds events to a store in batches, and waits until a worker has let them take effect."""
 
 import logging
 import time
@@ -9,9 +9,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from opic.errors import BadInput, StoreUnavailable
-from opic.ingest import Writer
 from opic.ingest.event_log import EventLog, KeyedCall
-from opic.ingest.worker import LogSource, work
 from opic.model.events import encode_seeds
 from opic.service.backend import Backend
 
@@ -26,7 +24,6 @@ POLL_SECONDS: Final = 0.005
 AWAY_SECONDS_MAX: Final = 60.0  # A killed store is back within a second, or within 12 s if it has to load 1 GB.
 ASK_AGAIN_SECONDS: Final = 0.5
 SAY_AGAIN_SECONDS: Final = 30.0
-PATIENCE_SECONDS: Final = 2.0  # A running worker takes a batch in well under a second; after this, work here instead.
 
 
 @dataclass(slots=True)
@@ -48,10 +45,10 @@ class Progress:
 
 
 class Feeder:
-    """Appends records to the log in batches, and applies them or waits until a worker has applied them."""
+    """Appends records to the log in batches, and waits until a worker has applied them."""
 
-    def __init__(self, target: Backend, works_here: bool, on_progress: Callable[[Progress], None]) -> None:
-        """Apply the records in this process if `works_here`, after those that are in the log already.
+    def __init__(self, target: Backend, on_progress: Callable[[Progress], None]) -> None:
+        """Append nothing yet; what is in the log already takes effect first.
 
         Raises:
             BadInput: the log is on Kafka.
@@ -71,9 +68,6 @@ class Feeder:
         self._name, self._number = uuid.uuid4().hex, 0  # Name of this replay, and number of its next batch.
         self._end = self._log.end()  # Earlier records take effect first.
         self.values_max = min(VALUES_A_CALL, self.settings.max_lag)
-        self._writer: Writer | None = None
-        if works_here:
-            self._work()
 
     def feed(self, value: bytes) -> None:
         """Add an event to the current batch; send the batch if it is full."""
@@ -116,49 +110,26 @@ class Feeder:
     def settle(self) -> None:
         """Send the current batch; return after all events took effect."""
         self.send()
-        if self._writer is None:
-            self._await(lambda: self._applied() >= self._end)
+        self._await(lambda: self._applied() >= self._end)
         self.progress.lag = 0
         self._tell(now=True)
 
     def finish(self) -> None:
         """Send the current batch; return after all events took effect and all transfers are delivered."""
         self.settle()
-        if self._writer is None:
-            self._await(lambda: self._undelivered() == 0)
-        self.deliver()
-        self._checkpoint()
-        self.progress.undelivered = 0
+        self._await(lambda: self.undelivered() == 0)
         self._tell(now=True)
 
-    def deliver(self) -> None:
-        """Deliver all transfers between shards, if this process applies the records."""
-        if (writer := self._writer) is not None:
-            self.patiently(lambda: writer.drain(self._undelivered))
-
-    def _checkpoint(self) -> None:
-        """Write a checkpoint of all shards of an embedded store, so that the next start need not read the journal."""
-        if self._writer is None or not self.settings.embedded or self.target.disk_full() is not None:
-            return
-        try:
-            for store in self._writer.stores:
-                store.checkpoint()
-        except StoreUnavailable as error:  # Nothing is lost: the journal has all records.
-            log.info("the replay is complete, but the last checkpoint failed: %s", error)
-
-    def _undelivered(self) -> int:
+    def undelivered(self) -> int:
+        """Return how many transfers between shards are not delivered yet."""
         self.progress.undelivered = self.patiently(self.target.crawl.undelivered)
-        self._tell()
         return self.progress.undelivered
 
     def _accept(self, count: int, accept: Callable[[], object]) -> None:
-        if self._writer is None:
-            room = self.settings.max_lag - count
-            self._await(lambda: self.patiently(self.target.lag) <= room)
+        room = self.settings.max_lag - count
+        self._await(lambda: self.patiently(self.target.lag) <= room)
         self.patiently(accept)
         self._end = self.patiently(self._log.end)
-        if self._writer is not None:
-            self._work()
 
     def _applied(self) -> int:
         return self.patiently(lambda: self.target.crawl.resume(self._log.partition))
@@ -187,29 +158,24 @@ class Feeder:
             log.warning("%s; waiting, %s events were accepted before", full, f"{self.progress.events:,}")
         return full is not None
 
-    def _work(self) -> None:
-        if self._writer is None:
-            self._writer = Writer.of(self.target.crawl, self.settings)
-        source = LogSource(self._log, self._writer.resume, until_offset=self._end)
-        work(self._writer, source, full=self.target.disk_full)
-
     def _await(self, done: Callable[[], bool]) -> None:
-        """Wait for the service's worker while it makes progress; if it stops, apply the records in this process.
+        """Wait for the worker while it makes progress, or the disk is full.
 
-        The service may be working on another crawl of the store. If its worker resumes, two workers are slower, but
-        the result is still correct.
+        Raises:
+            StoreUnavailable: nothing took effect for AWAY_SECONDS_MAX.
         """
         seen, moved = (-1, -1), time.monotonic()
         while not done():
             now, at = time.monotonic(), (self._applied(), self.progress.undelivered)
             if at != seen or self._disk_is_full():
                 seen, moved = at, now
-            elif now - moved > PATIENCE_SECONDS:
-                self._end = self.patiently(self._log.end)
-                return self._work()
+            elif now - moved > AWAY_SECONDS_MAX:
+                raise StoreUnavailable(
+                    f"no worker applied anything for {AWAY_SECONDS_MAX:.0f} s: see its log, or start one with "
+                    f"`opic worker`; {self.progress.events:,} events were accepted, and take effect then"
+                )
             self._tell()
             time.sleep(POLL_SECONDS)
-        return None
 
     def _tell(self, now: bool = False) -> None:
         self.progress.seconds = time.monotonic() - self._began

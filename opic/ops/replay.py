@@ -104,25 +104,23 @@ def replay(
     target: Backend,
     paths: Sequence[Path],
     plan: Plan,
-    *,
-    works_here: bool,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> Summary:
     """Feed files to a store; return after all events took effect and nothing is in flight between its shards.
 
     Args:
-        target: the open store.
+        target: the open store, at whose crawl a worker works: see `opic.service.service.feeding`.
         paths: one or more files of one format; a graph may be split over several files.
         plan: how to replay them.
-        works_here: apply the records in this process; if False, the worker of a running service applies them.
         on_progress: called now and then.
 
     Raises:
         BadInput: a file does not have the format; the events before the error were fed.
         MissingExtra: the packages that read archives are not installed.
-        StoreUnavailable: the store was unavailable for AWAY_SECONDS_MAX. There is no limit while its disk is full.
+        StoreUnavailable: the store was unavailable, or no worker made progress, for AWAY_SECONDS_MAX. There is no limit
+            while the disk is full.
     """
-    feeder = Feeder(target, works_here, on_progress)
+    feeder = Feeder(target, on_progress)
     links_before = target.crawl.totals().links
     note, archive = None, None
     if plan.format in ("jsonl", "msgpack"):
@@ -405,7 +403,8 @@ def _crawl_greedily(feeder: Feeder, graph: Graph, reads: int, seeds: Sequence[st
         live = feeder.patiently(target.crawl.totals).live
         batch = _batch(feeder, frontier, min(max(1, int(live * share)), left))
         if not batch:
-            feeder.deliver()  # Cash in transit between shards is on no page yet.
+            if feeder.undelivered():  # Cash in transit between shards is on no page yet.
+                filled = time.monotonic()
             if time.monotonic() - filled > EMPTY_SECONDS:
                 return f"ended {left:,} reads early: no available page has cash"
             time.sleep(POLL_SECONDS)

@@ -73,7 +73,7 @@ class Backend:
         Raises:
             StoreError: it can't be used; see `Shard.open`.
         """
-        self.settings = settings
+        self.settings, self.store = settings, url
         asking, appending = (connect(url, retries=n, timeout_seconds=ANSWER_SECONDS) for n in (3, 0))
         known = KnownCrawls(settings)
         known.check(asking)

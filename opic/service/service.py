@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 
-from opic.errors import StoreError
+from opic.errors import StoreError, StoreUnavailable
+from opic.ingest import Writer
 from opic.memory import memory_bytes
 from opic.service.backend import Backend
 from opic.service.embedded import EmbeddedServer, disk_full
 from opic.service.known_crawls import KnownCrawls
-from opic.service.service_file import Address
+from opic.service.service_file import Address, address_of
 from opic.service.worker_processes import WorkerProcesses
 from opic.settings import Settings
 
@@ -149,3 +150,34 @@ def open_backend(settings: Settings, stack: ExitStack, *, create: bool = False) 
     backend = Backend(settings, url, create=create)
     stack.callback(backend.close)
     return backend
+
+
+@contextmanager
+def feeding(settings: Settings) -> Iterator[Backend]:
+    """Lend the store to a command that feeds it, made if it is not there, with a worker that applies what it appends.
+
+    That is the worker of the running service, or with Kafka those that consume the topic; where none is known to work
+    on this crawl, one of our own, for as long as the block takes. Two workers on one crawl are slower, but correct.
+    """
+    with ExitStack() as stack:
+        running = settings.embedded and EmbeddedServer.running(settings.data_dir()) is not None
+        backend = open_backend(settings, stack, create=True)
+        address = address_of(settings.data_dir()) if running else None
+        if settings.kafka_bootstrap is None and (address is None or address.crawl != settings.crawl):
+            workers = WorkerProcesses(settings.data_dir())
+            stack.callback(workers.stop)
+            workers.start(settings, backend.store)
+        yield backend
+        if settings.embedded and not running:
+            _checkpoint(backend)
+
+
+def _checkpoint(backend: Backend) -> None:
+    """Write a checkpoint of all shards, so that the next start need not read the journal."""
+    if backend.disk_full() is not None:
+        return
+    try:
+        for store in Writer.of(backend.crawl, backend.settings).stores:
+            store.checkpoint()
+    except StoreUnavailable as error:  # Nothing is lost: the journal has all records.
+        log.info("all events took effect, but the last checkpoint failed: %s", error)

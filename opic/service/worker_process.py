@@ -77,7 +77,7 @@ class Worker:
                 log.warning("durability: %s", problem.text)
             writer = Writer.of(crawl, settings)
             tally = StepCounts(crawl.shards[0])
-            on_our_disk = settings.embedded or self._parent is not None
+            on_our_disk = self._store_url() == EmbeddedServer.running(settings.data_dir())
 
             def full() -> str | None:
                 return disk_full(settings.data_dir()) if on_our_disk else None

@@ -38,7 +38,7 @@ def crawled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, "nx.DiGraph
         Settings.load(data=folder / "data", virtual="continuous", keep_links=False), worker=True
     ) as service:
         plan = Plan("edges", "cycle", reads_per_page=READS_A_PAGE)
-        replay(service.backend, [folder / "graph.txt"], plan, works_here=False, on_progress=lambda _: None)
+        replay(service.backend, [folder / "graph.txt"], plan)
     return folder / "data", meant
 
 

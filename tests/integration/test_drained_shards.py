@@ -13,6 +13,7 @@ import pytest
 from processes import environment, wait_until
 from repository import ROOT
 from servers import Server
+from serving import working
 
 from opic.ingest import Writer
 from opic.model.events import CrawlEvent, encode_crawl_event
@@ -60,7 +61,8 @@ def test_replay_ends_with_every_page_known_and_nothing_between_shards(valkey: Se
     def on_progress(progress: Progress) -> None:
         told.append(progress.undelivered)
 
-    summary = replay(backend, [tmp_path / "crawl.jsonl"], Plan("jsonl"), works_here=True, on_progress=on_progress)
+    with working(backend):
+        summary = replay(backend, [tmp_path / "crawl.jsonl"], Plan("jsonl"), on_progress)
     assert_drained(backend, pages)
     assert (summary.pages, told[-1]) == (pages, 0)
 
@@ -72,7 +74,7 @@ def test_replay_with_a_worker_running_ends_once_drained(valkey: Server, tmp_path
     env = {**environment(), "OPIC_STORE": valkey.url, "OPIC_CRAWL": settings.crawl, "OPIC_WORKER_PORT": "0"}
     worker = subprocess.Popen([sys.executable, "-m", "consumers.crawl_events"], env=env, stderr=subprocess.DEVNULL)
     try:
-        summary = replay(backend, [tmp_path / "crawl.jsonl"], Plan("jsonl"), works_here=False)
+        summary = replay(backend, [tmp_path / "crawl.jsonl"], Plan("jsonl"))
         assert summary.pages == pages
         # What the worker took it trims a moment later.
         wait_until(lambda: entries_kept(backend) == 0)
@@ -108,7 +110,8 @@ def test_rounds_of_a_replay_are_the_same_with_one_shard_and_with_many(valkey: Se
     rounds = {}
     for shards in (1, SHARDS):
         backend = opened(valkey, shards)
-        replay(backend, [tmp_path / "web.txt"], Plan("edges"), works_here=True)
+        with working(backend):
+            replay(backend, [tmp_path / "web.txt"], Plan("edges"))
         rounds[shards] = float(str(backend.stats()["rounds"]))
         backend.close()
     assert rounds[SHARDS] == pytest.approx(rounds[1], rel=0.1)

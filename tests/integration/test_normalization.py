@@ -18,7 +18,7 @@ from opic.ops.doctor import look
 from opic.ops.replay import Plan, replay
 from opic.ops.restore import restore
 from opic.replica import Crawl
-from opic.service.service import EmbeddedService
+from opic.service.service import EmbeddedService, feeding
 from opic.settings import Settings
 from opic.store import Shard
 
@@ -130,10 +130,9 @@ def test_backup_has_the_rules(tmp_path: Path, valkey: Server) -> None:
 
 def test_graph_is_replayed_by_the_rules_of_the_crawl(tmp_path: Path) -> None:
     (tmp_path / "edges.txt").write_text(f"{WRITTEN} http://www.b.example/\nhttps://a.example/ https://c.example/\n")
-    with EmbeddedService(Settings.load(data=tmp_path / "data", normalize=RULES), worker=False) as made:
-        backend = made.backend
+    with feeding(Settings.load(data=tmp_path / "data", normalize=RULES)) as backend:
         plan = Plan("edges", strategy="greedy", seed_urls=("http://a.example/",))
-        replay(backend, [tmp_path / "edges.txt"], plan, works_here=True)
+        replay(backend, [tmp_path / "edges.txt"], plan)
         known = {page["url"] for page in backend.query.top(9)}
         assert known == {PAGE, "https://b.example/", "https://c.example/"}
         assert all(finding.verdict == "ok" for finding in look(lambda: backend.settings) if finding.check == "format")

@@ -14,18 +14,20 @@ import pytest
 from logs import NOW_US, PARTITION, pep_history
 from packed_events import BAD_PACKED, UNENDING_PACKED
 from packed_events import PACKED as GOOD
+from processes import wait_until
 from same_state import assert_same
+from serving import working
 from typer.testing import CliRunner
 
 from opic.cli.main import app
-from opic.errors import BadInput
+from opic.errors import BadInput, StoreUnavailable
 from opic.frontier import Frontier
 from opic.model.events import Record, decode_crawl_event
 from opic.model.ledger import Ledger
 from opic.ops.feeder import Progress
 from opic.ops.replay import Plan, Summary, _next, format_of, read_graph, replay, url_of_name
 from opic.service.backend import Backend
-from opic.service.service import EmbeddedService
+from opic.service.service import EmbeddedService, feeding
 from opic.settings import Settings
 
 pytestmark = pytest.mark.slow  # `make check` has the README's commands; this is each command at length.
@@ -63,10 +65,11 @@ def crawls(service: EmbeddedService) -> Iterator[Crawls]:
         yield Crawls(service, stack)
 
 
-def feed(backend: Backend, paths: Path | Sequence[Path], plan: Plan, *, works_here: bool = True) -> Summary:
+def feed(backend: Backend, paths: Path | Sequence[Path], plan: Plan) -> Summary:
     told: list[Progress] = []
     paths = [paths] if isinstance(paths, Path) else paths
-    summary = replay(backend, paths, plan, works_here=works_here, on_progress=lambda p: told.append(replace(p)))
+    with working(backend):
+        summary = replay(backend, paths, plan, lambda p: told.append(replace(p)))
     assert (told[-1].events, told[-1].lag) == (summary.events, 0)
     assert backend.lag() == 0
     assert backend.query.audit()["conserved"]
@@ -115,12 +118,17 @@ def test_replay_into_the_embedded_store_ends_with_a_checkpoint(crawls: Crawls, t
     """Whoever opens it next has nothing of the journal to apply."""
     urls = [f"http://h{host}.example/" for host in range(8)]
     rows = [{"url": url, "links": urls} for url in urls]
-    for store in ("embedded", crawls.service.server.url):
-        backend = crawls.open(store=store, data=crawls.service.server.data, shards=2)
-        feed(backend, lines(tmp_path / "crawl.jsonl", *rows), Plan("jsonl"))
-        for shard, head in zip(backend.crawl.shards, backend.crawl.heads(), strict=True):
-            written = shard.client.hget(shard.keys.block(0), "l")
-            assert written == (b"%d" % head.lsn if store == "embedded" else None)
+    file = lines(tmp_path / "crawl.jsonl", *rows)
+    with feeding(Settings(store="embedded", data=tmp_path / "data", shards=2)) as backend:
+        replay(backend, [file], Plan("jsonl"))
+    beside = crawls.open(shards=2)
+    feed(beside, file, Plan("jsonl"))
+    with EmbeddedService(backend.settings, worker=False) as again:
+        for backend, is_written in ((again.backend, True), (beside, False)):
+            backend.crawl.follow()
+            for shard, head in zip(backend.crawl.shards, backend.crawl.heads(), strict=True):
+                written = shard.client.hget(shard.keys.block(0), "l")
+                assert written == (b"%d" % head.lsn if is_written else None)
 
 
 def test_invalid_line_is_a_dead_letter_and_the_replay_goes_on(crawls: Crawls, tmp_path: Path) -> None:
@@ -236,14 +244,40 @@ def test_back_pressure_keeps_the_lag_below_its_limit(service: EmbeddedService, t
     file = lines(tmp_path / "crawl.jsonl", *({"url": f"http://h.example/{i}"} for i in range(1_000)))
     backend = Backend(Settings(store=service.server.url, shards=1, max_lag=10), service.server.url)
     before = backend.shard.books().reads
-    assert feed(backend, file, Plan("jsonl"), works_here=False).events == 1_000
+    assert replay(backend, [file], Plan("jsonl")).events == 1_000
     assert backend.shard.books().reads == before + 1_000
     backend.close()
 
 
-def test_replay_works_alone_if_the_service_has_another_crawl(crawls: Crawls, tmp_path: Path) -> None:
+def test_replay_has_a_worker_of_its_own_where_the_service_works_on_another_crawl(
+    crawls: Crawls, tmp_path: Path
+) -> None:
     file = lines(tmp_path / "crawl.jsonl", {"url": "http://a.example/"})
-    assert feed(crawls.open(), file, Plan("jsonl"), works_here=False).pages == 1
+    with (
+        crawls.service.announced("http://127.0.0.1:1", "an instance"),
+        feeding(Settings(store="embedded", data=crawls.service.server.data, crawl="another")) as backend,
+    ):
+        assert replay(backend, [file], Plan("jsonl")).pages == 1
+
+
+def test_replay_to_a_server_has_a_worker_of_its_own(crawls: Crawls, tmp_path: Path) -> None:
+    file = lines(tmp_path / "crawl.jsonl", {"url": "http://a.example/"})
+    with feeding(crawls.open(shards=2).settings) as backend:
+        assert replay(backend, [file], Plan("jsonl")).pages == 1
+
+
+def test_replay_without_a_worker_says_what_to_start(
+    crawls: Crawls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The events are in the log, and take effect once there is a worker."""
+    monkeypatch.setattr("opic.ops.feeder.AWAY_SECONDS_MAX", 0.2)
+    backend, file = crawls.open(), lines(tmp_path / "crawl.jsonl", {"url": "http://a.example/"})
+    with pytest.raises(StoreUnavailable, match=r"no worker applied .* `opic worker`; 1 events were accepted"):
+        replay(backend, [file], Plan("jsonl"))
+    assert backend.lag() == 1
+    with working(backend):
+        wait_until(lambda: backend.lag() == 0)
+    assert backend.shard.books().reads == 1
 
 
 # Graphs.

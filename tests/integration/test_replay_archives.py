@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from archive_files import packed, page, record
 from servers import Server
+from serving import working
 
 from opic.cli.replay import ArchiveLinks, ArchiveOptions, Nofollow
 from opic.errors import BadInput
@@ -40,7 +41,8 @@ def run(backend: Backend, path: Path, *, stop_after: int | None = None, again: b
         if stop_after is not None and at.events >= stop_after:
             raise Stop
 
-    return replay(backend, [path], Plan("warc", again=again), works_here=True, on_progress=progress)
+    with working(backend):
+        return replay(backend, [path], Plan("warc", again=again), progress)
 
 
 def reads(backend: Backend) -> list[int]:
@@ -74,7 +76,8 @@ def test_damaged_file_is_reported_and_the_next_one_is_fed(backend: Backend, tmp_
     whole.write_bytes(
         packed(page("http://other.example/", b"<a href=/1>"), record("response", "http://x.example/", b"?"))
     )
-    summary = replay(backend, [damaged, whole], Plan("warc"), works_here=True)
+    with working(backend):
+        summary = replay(backend, [damaged, whole], Plan("warc"))
     assert (summary.events, summary.dead_letters) == (len(SITES), 0)
     assert summary.archive == {"records": len(SITES) + 1, "not_http": 1}
     assert str(damaged) in (summary.note or "")
