@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SHARDS: Final = 16  # Default for a store that is not embedded.
 PREFIX: Final = "OPIC_"
 # Variables that are no settings: the file of settings, and what our own processes, benchmarks and tests tell children.
-NO_SETTINGS: Final = ("config", "child", "bench_data", "chaos_seed", "doom")
+NO_SETTINGS: Final = ("config", "child", "child_log_level", "bench_data", "chaos_seed", "doom")
 OPTIONS: Final = {"kafka_bootstrap": "kafka"} | {name: name for name in ("store", "data", "crawl", "host", "port")}
 SECRETS: Final = ("api_token", "kafka_sasl_password", "kafka_ssl_password", "kafka_signing_key")
 

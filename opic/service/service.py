@@ -164,7 +164,7 @@ def feeding(settings: Settings) -> Iterator[Backend]:
         backend = open_backend(settings, stack, create=True)
         address = address_of(settings.data_dir()) if running else None
         if settings.kafka_bootstrap is None and (address is None or address.crawl != settings.crawl):
-            workers = WorkerProcesses(settings.data_dir())
+            workers = WorkerProcesses(settings.data_dir() if settings.embedded else None, logging.WARNING)
             stack.callback(workers.stop)
             workers.start(settings, backend.store)
         yield backend

@@ -174,7 +174,7 @@ def main(settings: Settings | None = None) -> int:
     """Run until told to stop; return the exit status. If None, the settings are those of the environment."""
     try:
         settings = settings or Settings.load()
-        log_to_stderr(logging.INFO, settings.log_format)
+        log_to_stderr(int(os.environ.get("OPIC_CHILD_LOG_LEVEL") or logging.INFO), settings.log_format)
         give_back_large_arrays()
         search_garbage_rarely()
         Worker(settings).run()

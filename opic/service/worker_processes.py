@@ -18,20 +18,23 @@ log = logging.getLogger("opic.service")
 class WorkerProcesses:
     """The workers, by crawl."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path | None, log_level: int = logging.INFO) -> None:
         """Start none yet.
 
         Args:
-            data: the data directory, whose disk the workers look at.
+            data: the data directory, whose disk the workers look at; None where the store runs elsewhere.
+            log_level: of the records that the workers write to standard error, at least.
         """
-        self._data = data
+        self._data, self._log_level = data, log_level
         self._running = dict[str, tuple[Settings, subprocess.Popen[bytes]]]()
 
     def start(self, settings: Settings, store: str) -> None:
         """Start the worker of a crawl on the store at a URL."""
         environment = {**os.environ, **settings.environment(), "OPIC_STORE": store}
         environment["OPIC_CHILD"] = str(os.getpid())
-        environment["OPIC_DATA"] = str(self._data)
+        environment["OPIC_CHILD_LOG_LEVEL"] = str(self._log_level)
+        if self._data is not None:
+            environment["OPIC_DATA"] = str(self._data)
         environment.pop("OPIC_API_TOKEN", None)
         # The service may have been started from anywhere: the child imports what we imported.
         root = str(Path(__file__).parents[2])

@@ -250,6 +250,7 @@ def test_external_server_is_fed_and_queried(servers: Server, tmp_path: Path) -> 
     )
     summary = json.loads(fed.stdout)
     assert (summary["events"], summary["pages"], summary["audit"]["conserved"]) == (6, 2, True)
+    assert fed.stderr == "", "the worker that the command started tells of itself"
     assert json.loads(opic("stats", "--store", servers.url, "--json").stdout)["reads"] == 6
 
 

@@ -51,7 +51,9 @@ def test_unknown_variable_is_refused(monkeypatch: pytest.MonkeyPatch, name: str,
     assert (finding.check, finding.verdict, finding.found) == ("settings", "FAIL", str(refused.value))
 
 
-@pytest.mark.parametrize("name", ["OPIC_CHILD", "OPIC_BENCH_DATA", "opic_max_links", "OPIC_DATA"])
+@pytest.mark.parametrize(
+    "name", ["OPIC_CHILD", "OPIC_CHILD_LOG_LEVEL", "OPIC_BENCH_DATA", "opic_max_links", "OPIC_DATA"]
+)
 def test_internal_variables_are_accepted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "7")
     Settings.load()
