@@ -44,17 +44,20 @@ def page(browser: Browser, service: Service) -> Iterator[Page]:
 
 
 def try_out(page: Page, index: int) -> tuple[str, str]:
-    """Run a call as it is prepared, in its place on the page; what it is, and the status of its answer."""
+    """Run a call as it is prepared, in its place on the page; what it is, and the status of its answer.
+
+    Blocks fold and unfold slowly: a click that is dispatched does not wait until they stand still.
+    """
     block = page.locator(".opblock").nth(index)
     name = block.locator(".opblock-summary-method").inner_text() + " "
     name += block.locator(".opblock-summary-path").get_attribute("data-path") or ""
     if not block.locator(".opblock-body").is_visible():
-        block.locator(".opblock-summary-control").click()
+        block.locator(".opblock-summary-control").dispatch_event("click")
     block.locator("button.execute").click()
     status = block.locator(".live-responses-table .response .response-col_status").first
     expect(status).to_be_visible(timeout=WAIT_MS)
     found = status.inner_text().split()[0]
-    block.locator(".opblock-summary-control").click()  # Each open block makes every change of the page slower.
+    block.locator(".opblock-summary-control").dispatch_event("click")  # Each open block makes every change of the page slower.
     return name, found
 
 
