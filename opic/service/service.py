@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 
@@ -44,8 +44,6 @@ class EmbeddedService:
         self.settings, self._create = settings, create
         self.server = EmbeddedServer(settings.data_dir())
         self._with_worker, self._workers = worker, WorkerProcesses(self.server.data)
-        self._done = threading.Event()
-        self._watcher: threading.Thread | None = None
         self._stack = ExitStack()
 
     def __enter__(self) -> "EmbeddedService":
@@ -60,9 +58,8 @@ class EmbeddedService:
             if self._with_worker:
                 self._workers.start(self.settings, self.server.url)
                 self.backend.start()
-            self._watcher = threading.Thread(target=self._watch, name="opic-watch", daemon=True)
-            self._watcher.start()
-            stack.callback(self._stop_workers)
+            stack.callback(self._workers.stop)
+            stack.enter_context(_supervised(self._restart_ended))
             self._stack = stack.pop_all()
         return self
 
@@ -106,32 +103,43 @@ class EmbeddedService:
         """Return the names of the crawls that the store has."""
         return KnownCrawls(self.settings).names()
 
-    def _stop_workers(self) -> None:
-        self._done.set()
-        if self._watcher is not None:
-            self._watcher.join()
-        self._workers.stop()
+    def _restart_ended(self) -> bool:
+        server = self.server.process
+        if server is None or server.poll() is None:
+            return self._workers.restart(self.server.url)
+        full = disk_full(self.server.data)
+        why = f": {full}" if full else f", see the end of {self.server.data / 'store.log'}"
+        log.error("the store ended (exit %s); starting it again%s", server.returncode, why)
+        self.server.start_server()
+        return True
 
-    def _watch(self) -> None:
-        """Start the store or the worker again when one ends by itself."""
+
+@contextmanager
+def _supervised(restart_ended: Callable[[], bool]) -> Iterator[None]:
+    """Call a function now and then that starts processes again that ended by themselves, and says whether any had."""
+    done = threading.Event()
+
+    def watch() -> None:
         wait, ended = RESTART_FIRST_SECONDS, time.monotonic()
-        while not self._done.wait(SUPERVISE_SECONDS):
-            server = self.server.process
+        while not done.wait(SUPERVISE_SECONDS):
             try:
-                if server is not None and server.poll() is not None:
-                    full = disk_full(self.server.data)
-                    why = f": {full}" if full else f", see the end of {self.server.data / 'store.log'}"
-                    log.error("the store ended (exit %s); starting it again%s", server.returncode, why)
-                    self.server.start_server()
-                elif not self._workers.restart(self.server.url):
+                if not restart_ended():
                     if time.monotonic() - ended > HEALTHY_SECONDS:
                         wait = RESTART_FIRST_SECONDS
                     continue
             except (OSError, StoreError) as error:
                 log.error("that failed: %s", error)
-            if self._done.wait(wait):
+            if done.wait(wait):
                 return
             wait, ended = min(2 * wait, RESTART_MAX_SECONDS), time.monotonic()
+
+    watcher = threading.Thread(target=watch, name="opic-watch", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
 
 
 def open_backend(settings: Settings, stack: ExitStack, *, create: bool = False) -> Backend:
@@ -167,6 +175,7 @@ def feeding(settings: Settings) -> Iterator[Backend]:
             workers = WorkerProcesses(settings.data_dir() if settings.embedded else None, logging.WARNING)
             stack.callback(workers.stop)
             workers.start(settings, backend.store)
+            stack.enter_context(_supervised(lambda: workers.restart(backend.store)))
         yield backend
         if settings.embedded and not running:
             _checkpoint(backend)

@@ -57,7 +57,9 @@ def try_out(page: Page, index: int) -> tuple[str, str]:
     status = block.locator(".live-responses-table .response .response-col_status").first
     expect(status).to_be_visible(timeout=WAIT_MS)
     found = status.inner_text().split()[0]
-    block.locator(".opblock-summary-control").dispatch_event("click")  # Each open block makes every change of the page slower.
+    block.locator(".opblock-summary-control").dispatch_event(
+        "click"
+    )  # Each open block makes every change of the page slower.
     return name, found
 
 

@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import os
 import random
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -14,7 +16,7 @@ import pytest
 from logs import NOW_US, PARTITION, pep_history
 from packed_events import BAD_PACKED, UNENDING_PACKED
 from packed_events import PACKED as GOOD
-from processes import wait_until
+from processes import WORKER, children_of, command_of, wait_until
 from same_state import assert_same
 from serving import working
 from typer.testing import CliRunner
@@ -258,6 +260,20 @@ def test_replay_has_a_worker_of_its_own_where_the_service_works_on_another_crawl
         feeding(Settings(store="embedded", data=crawls.service.server.data, crawl="another")) as backend,
     ):
         assert replay(backend, [file], Plan("jsonl")).pages == 1
+
+
+def test_worker_of_a_replay_is_started_again_when_it_is_killed(tmp_path: Path) -> None:
+    file = lines(tmp_path / "crawl.jsonl", *({"url": f"http://h.example/{i}"} for i in range(5_000)))
+    others, killed = children_of(os.getpid()), list[int]()
+
+    def kill(_: Progress) -> None:
+        if not killed:
+            killed.extend(pid for pid in children_of(os.getpid()) if pid not in others and WORKER in command_of(pid))
+            os.kill(*killed, signal.SIGKILL)
+
+    with feeding(Settings(store="embedded", data=tmp_path / "data")) as backend:
+        summary = replay(backend, [file], Plan("jsonl"), kill)
+        assert (summary.events, backend.shard.books().reads) == (5_000, 5_000)
 
 
 def test_replay_to_a_server_has_a_worker_of_its_own(crawls: Crawls, tmp_path: Path) -> None:
