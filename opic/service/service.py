@@ -174,7 +174,8 @@ def feeding(settings: Settings) -> Iterator[Backend]:
         if settings.kafka_bootstrap is None and (address is None or address.crawl != settings.crawl):
             workers = WorkerProcesses(settings.data_dir() if settings.embedded else None, logging.WARNING)
             stack.callback(workers.stop)
-            workers.start(settings, backend.store)
+            # The port may be that of another worker here, and nobody asks this one.
+            workers.start(settings.model_copy(update={"worker_port": 0}), backend.store)
             stack.enter_context(_supervised(lambda: workers.restart(backend.store)))
         yield backend
         if settings.embedded and not running:

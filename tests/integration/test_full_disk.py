@@ -18,6 +18,7 @@ from logs import PARTITION, pep_history
 from processes import Service, children_of, environment, running, wait_until
 from record_sources import Listed, work_through
 from same_state import assert_same, assert_same_replica, small_blocks
+from servers import Server
 
 from opic.errors import StoreError, StoreUnavailable
 from opic.ingest import ShardWriter
@@ -25,6 +26,7 @@ from opic.ingest.event_log import EventLog
 from opic.model.events import CrawlEvent, encode_crawl_event
 from opic.model.ledger import Ledger
 from opic.replica import Crawl
+from opic.service.backend import Backend
 from opic.service.embedded import EmbeddedServer, disk_full
 from opic.service.service import EmbeddedService
 from opic.settings import Settings
@@ -310,6 +312,25 @@ def test_required_free_space_depends_on_the_size_of_the_disk(disk: Disk, tmp_pat
     disk.fill(leave=DISK_BYTES // 8 - 4_096)
     assert "4.0 MiB free, 4.0 MiB wanted" in str(disk_full(disk.path))
     assert disk_full(tmp_path / "not there") is None
+
+
+def test_worker_of_a_store_elsewhere_works_on_a_full_disk(disk: Disk, valkey: Server, tmp_path: Path) -> None:
+    """The server has a disk of its own."""
+    disk.fill(leave=1 << 20)
+    assert disk_full(disk.path) is not None
+    settings = Settings.load(store=valkey.url, data=disk.path, crawl="elsewhere", shards=1)
+    command = [sys.executable, "-m", "consumers.crawl_events"]
+    with (
+        (tmp_path / "worker.log").open("wb") as said,
+        subprocess.Popen(command, env={**environment(), **settings.environment()}, stderr=said) as worker,
+    ):
+        backend = Backend(settings, valkey.url)
+        try:
+            assert backend.seed(["http://a.example/"]) == {"known": 0, "new": 1}
+        finally:
+            worker.terminate()
+            backend.close()
+    assert worker.returncode == 0, (tmp_path / "worker.log").read_text()
 
 
 # A replay.

@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 from opic.cli.main import app
 from opic.errors import BadInput, StoreUnavailable
 from opic.frontier import Frontier
+from opic.ingest.worker_health import Health, HealthPort
 from opic.model.events import Record, decode_crawl_event
 from opic.model.ledger import Ledger
 from opic.ops.feeder import Progress
@@ -277,8 +278,12 @@ def test_worker_of_a_replay_is_started_again_when_it_is_killed(tmp_path: Path) -
 
 
 def test_replay_to_a_server_has_a_worker_of_its_own(crawls: Crawls, tmp_path: Path) -> None:
+    """Another one may answer on the port of workers."""
     file = lines(tmp_path / "crawl.jsonl", {"url": "http://a.example/"})
-    with feeding(crawls.open(shards=2).settings) as backend:
+    with (
+        HealthPort(Health(), "127.0.0.1", 0) as other,
+        feeding(crawls.open(shards=2, worker_port=other.port).settings) as backend,
+    ):
         assert replay(backend, [file], Plan("jsonl")).pages == 1
 
 
