@@ -1,8 +1,10 @@
-"""Threads that compute beside the answers."""
+"""Threads that work beside the answers."""
 
 import os
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 NICENESS: Final = 10  # A tenth of the CPU time of other threads, where cores are short.
@@ -17,3 +19,28 @@ def lower_priority() -> None:
     if sys.platform == "linux":
         thread = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, thread, max(NICENESS, os.getpriority(os.PRIO_PROCESS, thread)))
+
+
+@contextmanager
+def repeated(step: Callable[[], float], first_seconds: float, name: str) -> Iterator[None]:
+    """Call a function again and again in a thread, called `name`, during the block; wait for the last call at its end.
+
+    Args:
+        step: returns how many seconds to wait before the next call.
+        first_seconds: how long to wait before the first call.
+        name: of the thread.
+    """
+    done = threading.Event()
+
+    def run() -> None:
+        wait = first_seconds
+        while not done.wait(wait):
+            wait = step()
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +60,17 @@ class PromptSource(LogSource):
 @contextmanager
 def working(backend: Backend) -> Iterator[None]:
     """Let what is appended to the store's log take effect, as a worker does beside an endpoint."""
-    own, ended = Backend(backend.settings, backend.store), threading.Event()
+    own = Backend(backend.settings, backend.store)
     assert isinstance(own.log, EventLog)
     writer = Writer.of(own.crawl, own.settings)
-    source = PromptSource(own.log, writer.resume, pause=ended.wait)
+    with closing(own), applying(writer, PromptSource(own.log, writer.resume)):
+        yield
+
+
+@contextmanager
+def applying(writer: Writer, source: LogSource) -> Iterator[None]:
+    """Apply records in a thread."""
+    ended = threading.Event()
     thread = threading.Thread(target=work, args=(writer, source), kwargs={"stopped": ended.is_set})
     thread.start()
     try:
@@ -71,5 +78,4 @@ def working(backend: Backend) -> Iterator[None]:
     finally:
         ended.set()
         thread.join(STOP_SECONDS)
-        own.close()
         assert not thread.is_alive()

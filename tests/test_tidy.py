@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "scrapy": ["errors", "urls", "html", "client"],
     "sitemaps": ["addresses", "errors", "urls"],
 }
-MAY_IMPORT["service"] += ["admission", "frontier", "redaction", "arrays"]
+MAY_IMPORT["service"] += ["admission", "frontier", "redaction", "arrays", "background"]
 MAY_IMPORT["ops"] = [*MAY_IMPORT["service"], "html", "service"]
 MAY_IMPORT["api"] = [*MAY_IMPORT["service"], "service", "messages"]
 MAY_IMPORT["urlfrontier"] = [*MAY_IMPORT["service"], "service", "api"]

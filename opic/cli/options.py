@@ -207,15 +207,10 @@ def opened(chosen: Chosen) -> "Iterator[Backend]":
 
 def open_to_feed(settings: "Settings", stack: ExitStack) -> "Backend":
     """Open a store, made if it is not there, whose records take effect here where no worker runs."""
-    from opic.service.embedded import EmbeddedServer
-    from opic.service.service import open_backend
+    from opic.service.service import has_worker, open_backend
 
-    if settings.embedded:
-        works_here = EmbeddedServer.running(settings.data_dir()) is None
-    else:
-        works_here = settings.kafka_bootstrap is None
     backend = open_backend(settings, stack, create=True)
-    backend.works_here = works_here
+    backend.works_here = not has_worker(settings)
     return backend
 
 

@@ -48,7 +48,7 @@ class Feeder:
     """Appends records to the log in batches, and waits until a worker has applied them."""
 
     def __init__(self, target: Backend, on_progress: Callable[[Progress], None]) -> None:
-        """Append nothing yet; what is in the log already takes effect first.
+        """Append nothing yet.
 
         Raises:
             BadInput: the log is on Kafka.
@@ -66,7 +66,6 @@ class Feeder:
         self._values: list[bytes] = []
         self._bytes = 0
         self._name, self._number = uuid.uuid4().hex, 0  # Name of this replay, and number of its next batch.
-        self._end = self._log.end()  # Earlier records take effect first.
         self.values_max = min(VALUES_A_CALL, self.settings.max_lag)
 
     def feed(self, value: bytes) -> None:
@@ -108,9 +107,10 @@ class Feeder:
         self.settle()
 
     def settle(self) -> None:
-        """Send the current batch; return after all events took effect."""
+        """Send the current batch; return after all events took effect, and those that the log had before."""
         self.send()
-        self._await(lambda: self._applied() >= self._end)
+        end = self.patiently(self._log.end)
+        self._await(lambda: self._applied() >= end)
         self.progress.lag = 0
         self._tell(now=True)
 
@@ -129,7 +129,6 @@ class Feeder:
         room = self.settings.max_lag - count
         self._await(lambda: self.patiently(self.target.lag) <= room)
         self.patiently(accept)
-        self._end = self.patiently(self._log.end)
 
     def _applied(self) -> int:
         return self.patiently(lambda: self.target.crawl.resume(self._log.partition))

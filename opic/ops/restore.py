@@ -12,13 +12,13 @@ A restore that breaks off leaves the crawl in that state, in which nothing is ac
 
 import logging
 import secrets
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from typing import Any, Final
 
+from opic.background import repeated
 from opic.errors import SettingsError, StoreError
 from opic.model.books import Books
 from opic.model.cash import CrawlRules
@@ -137,22 +137,18 @@ def log_closed(client: Client, keys: Keys) -> Iterator[None]:
         check_server(client)
         make_ready(client)
         _close_for(client, keys, CLOSED_SECONDS)
-    done = threading.Event()
 
-    def renew() -> None:
-        while not done.wait(RENEW_SECONDS):
-            try:
-                _close_for(client, keys, CLOSED_SECONDS)
-            except StoreError as error:
-                log.warning("events may be accepted while the backup is checked, and then be lost: %s", error)
+    def renew() -> float:
+        try:
+            _close_for(client, keys, CLOSED_SECONDS)
+        except StoreError as error:
+            log.warning("events may be accepted while the backup is checked, and then be lost: %s", error)
+        return RENEW_SECONDS
 
-    thread = threading.Thread(target=renew, name="opic-restore", daemon=True)
-    thread.start()
     try:
-        yield
+        with repeated(renew, RENEW_SECONDS, "opic-restore"):
+            yield
     finally:
-        done.set()
-        thread.join()
         _close_for(client, keys, 0)  # Opens it again, unless the restore has begun.
 
 

@@ -1,12 +1,12 @@
 """The service: starts and supervises the bundled store and the worker, around an open store."""
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
 
+from opic.background import repeated
 from opic.errors import StoreError, StoreUnavailable
 from opic.ingest import Writer
 from opic.memory import memory_bytes
@@ -114,32 +114,24 @@ class EmbeddedService:
         return True
 
 
-@contextmanager
-def _supervised(restart_ended: Callable[[], bool]) -> Iterator[None]:
+def _supervised(restart_ended: Callable[[], bool]) -> AbstractContextManager[None]:
     """Call a function now and then that starts processes again that ended by themselves, and says whether any had."""
-    done = threading.Event()
+    pause, ended = RESTART_FIRST_SECONDS, time.monotonic()
 
-    def watch() -> None:
-        wait, ended = RESTART_FIRST_SECONDS, time.monotonic()
-        while not done.wait(SUPERVISE_SECONDS):
-            try:
-                if not restart_ended():
-                    if time.monotonic() - ended > HEALTHY_SECONDS:
-                        wait = RESTART_FIRST_SECONDS
-                    continue
-            except (OSError, StoreError) as error:
-                log.error("that failed: %s", error)
-            if done.wait(wait):
-                return
-            wait, ended = min(2 * wait, RESTART_MAX_SECONDS), time.monotonic()
+    def look() -> float:
+        nonlocal pause, ended
+        try:
+            if not restart_ended():
+                if time.monotonic() - ended > HEALTHY_SECONDS:
+                    pause = RESTART_FIRST_SECONDS
+                return SUPERVISE_SECONDS
+        except (OSError, StoreError) as error:
+            log.error("that failed: %s", error)
+        now, ended = pause, time.monotonic() + pause
+        pause = min(2 * pause, RESTART_MAX_SECONDS)
+        return now + SUPERVISE_SECONDS
 
-    watcher = threading.Thread(target=watch, name="opic-watch", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watcher.join()
+    return repeated(look, SUPERVISE_SECONDS, "opic-watch")
 
 
 def open_backend(settings: Settings, stack: ExitStack, *, create: bool = False) -> Backend:
@@ -160,25 +152,32 @@ def open_backend(settings: Settings, stack: ExitStack, *, create: bool = False) 
     return backend
 
 
+def has_worker(settings: Settings) -> bool:
+    """Return whether a worker is known to work on the crawl: that of the running service, or with Kafka any."""
+    if settings.kafka_bootstrap is not None:
+        return True
+    address = address_of(settings.data_dir()) if settings.embedded else None
+    return address is not None and address.crawl == settings.crawl
+
+
 @contextmanager
 def feeding(settings: Settings) -> Iterator[Backend]:
     """Lend the store to a command that feeds it, made if it is not there, with a worker that applies what it appends.
 
-    That is the worker of the running service, or with Kafka those that consume the topic; where none is known to work
-    on this crawl, one of our own, for as long as the block takes. Two workers on one crawl are slower, but correct.
+    Where none is known to work on the crawl, that is one of our own, for as long as the block takes. Two workers on one
+    crawl are slower, but correct.
     """
     with ExitStack() as stack:
-        running = settings.embedded and EmbeddedServer.running(settings.data_dir()) is not None
+        starts_store = settings.embedded and EmbeddedServer.running(settings.data_dir()) is None
         backend = open_backend(settings, stack, create=True)
-        address = address_of(settings.data_dir()) if running else None
-        if settings.kafka_bootstrap is None and (address is None or address.crawl != settings.crawl):
+        if not has_worker(settings):
             workers = WorkerProcesses(settings.data_dir() if settings.embedded else None, logging.WARNING)
             stack.callback(workers.stop)
-            # The port may be that of another worker here, and nobody asks this one.
+            # Another worker of this machine may have the port.
             workers.start(settings.model_copy(update={"worker_port": 0}), backend.store)
             stack.enter_context(_supervised(lambda: workers.restart(backend.store)))
         yield backend
-        if settings.embedded and not running:
+        if starts_store:
             _checkpoint(backend)
 
 

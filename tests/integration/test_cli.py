@@ -446,6 +446,12 @@ def test_extra_worker_runs_with_a_service_until_it_is_terminated(service: tuple[
     assert curls.get(f"{running.url}/v1/audit").json()["conserved"]
 
 
+def test_crawl_beside_that_of_the_running_service_is_seeded_by_the_command(service: tuple[Path, Running]) -> None:
+    data, _ = service
+    done = opic("seed", "http://a.example/", "--data", data, "--crawl", "beside", "--json")
+    assert json.loads(done.stdout) == {"known": 0, "new": 1}, done.stderr
+
+
 def test_interrupted_command_prints_nothing_and_exits_with_130(tmp_path: Path) -> None:
     log = tmp_path / "crawl.jsonl"
     log.write_text((json.dumps(EVENTS[0]) + "\n") * 200_000)

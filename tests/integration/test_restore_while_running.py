@@ -10,6 +10,7 @@ from backup_crawls import backup_of_four, crossing_log
 from logs import NOW_US
 from processes import wait_until
 from servers import Server
+from serving import applying
 
 from opic.errors import BeingRestored, SettingsError, StoreError, StoreLost, StoreUnavailable
 from opic.ingest import Writer, event_log
@@ -231,21 +232,16 @@ def test_idle_worker_reads_on_from_the_offset_of_the_backup(
     """No event comes after the restore, and those that the backup holds lie before the worker's position."""
     monkeypatch.setattr(worker_loop, "COMPARE_SECONDS", 0.1)
     crawl = Crawl.open(valkey.client(), shards=shards)
-    log, ended = EventLog(valkey.client(), crawl.shards[0].keys), threading.Event()
+    log = EventLog(valkey.client(), crawl.shards[0].keys)
     log.append([event("one"), event("two")], NOW_US)
     backup(crawl, tmp_path / "copy")
     writer = Writer(Crawl.open(valkey.client()))
     source = LogSource(log_of(valkey), writer.resume)
-    worker = threading.Thread(target=work, args=(writer, source), kwargs={"stopped": ended.is_set})
-    worker.start()
-    try:
+    with applying(writer, source):
         log.append([event("three")], NOW_US)
         wait_until(lambda: crawl.resume("log/0") == 3, WAIT_SECONDS)
         restore(valkey.client(), tmp_path / "copy", "default", replace=True)
         wait_until(lambda: crawl.resume("log/0") == 2, WAIT_SECONDS)
-    finally:
-        ended.set()
-        worker.join()
     assert {page.url for page in crawl.pages()} == {"http://one.org/", "http://two.org/"}
 
 
