@@ -1,6 +1,7 @@
 """The columns of one shard in a snapshot, copied while other threads let the replica follow its journal."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ from opic.replica.effect import Effect, Head
 from opic.replica.hosts import HostTable
 from opic.replica.replica import Replica, held
 
-COPIES_MAX = 4  # Attempts to copy a replica that is reloaded meanwhile.
+COPIES_MAX = 4  # Attempts to copy a replica that is reloaded, or grows by too much, meanwhile.
 ROOM = 1_024  # Space for pages that become known during a copy: one for every ROOM pages, and at least ROOM.
 
 
@@ -42,9 +43,11 @@ class Part:
         Raises:
             StoreUnavailable: loading the replica failed, or it was reloaded again and again.
         """
-        for _ in range(COPIES_MAX):
-            if (found := cls._copied(replica)) is not None:
-                return found
+        for left in reversed(range(COPIES_MAX)):
+            # A small crawl that is fed may grow by too much each time: nothing changes during the last copy.
+            with nullcontext() if left else replica.lock:
+                if (found := cls._copied(replica)) is not None:
+                    return found
         raise StoreUnavailable(f"shard {replica.shard} was reloaded repeatedly while it was read: try again")
 
     @classmethod

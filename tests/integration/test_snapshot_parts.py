@@ -1,6 +1,7 @@
 """The columns of a snapshot are copied while the replica follows, and still are those of one record."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from opic.errors import StoreUnavailable
 from opic.ingest import ShardWriter
 from opic.model.cash import Flag
 from opic.query import snapshot_parts
-from opic.query.snapshot_parts import ROOM, Part
+from opic.query.snapshot_parts import COPIES_MAX, ROOM, Part
 from opic.query.snapshots import KNOWN_GONE
 from opic.replica import Crawl
 from opic.replica.replica import held
@@ -83,6 +84,29 @@ def test_copy_of_a_replica_that_is_reloaded_or_grows_is_made_again(
     lengths = [len(replica), len(replica) + ROOM + len(replica) // ROOM + 1]  # Of the first copy.
     monkeypatch.setattr(type(replica), "__len__", lambda one: lengths.pop(0) if lengths else one.pages)
     assert len(Part.of(replica).cash) == replica.pages
+
+
+def test_copy_of_a_replica_that_grows_whenever_it_may_is_made(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, crawl = followed(valkey)
+    writer.apply(PARTITION, pep_history()[:100])
+    (replica,) = crawl.follow()
+    growths, tries = list[int](), list[bool]()
+
+    def may_grow() -> bool:
+        if free := replica.lock.acquire(blocking=False):
+            replica.lock.release()
+        return free
+
+    def grow() -> None:
+        with ThreadPoolExecutor(1) as other:
+            tries.append(other.submit(may_grow).result())
+        if tries[-1]:
+            growths[:] = [ROOM + replica.pages // ROOM + 1]
+
+    meanwhile(monkeypatch, grow)
+    monkeypatch.setattr(type(replica), "__len__", lambda one: one.pages + (growths.pop() if growths else 0))
+    assert len(Part.of(replica).cash) == replica.pages
+    assert tries == [True, True] * (COPIES_MAX - 1) + [False, False]  # Before and after the columns are taken.
 
 
 def test_copy_of_a_replica_that_is_reloaded_each_time_fails_with_a_remedy(
