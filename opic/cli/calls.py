@@ -99,10 +99,10 @@ def service_address(chosen: ServiceChosen, settings: "Settings") -> Address | No
         return Address(settings.service, "", "")
     if not settings.embedded:
         return None
-    address = address_of(settings.data_dir())
-    if address is None or address.crawl != settings.crawl:
+    address = address_of(settings.data_dir(), settings.crawl)
+    if address is None or _instance_at(address) != address.instance:  # Another program may have its port now.
         return None
-    return address if _instance_at(address) == address.instance else None  # Another program may have its port now.
+    return address
 
 
 def _instance_at(address: Address) -> str | None:

@@ -37,12 +37,13 @@ def read_state(data: Path) -> dict[str, Any] | None:
     return state
 
 
-def address_of(data: Path) -> Address | None:
-    """Return the address of the API of a living service on this directory, or None."""
+def address_of(data: Path, crawl: str) -> Address | None:
+    """Return the address of the API of a living service on this directory, or None if it does not serve this crawl."""
     state = read_state(data)
     if state is None or "api" not in state or not alive(state["service_pid"]):
         return None
-    return Address(**state["api"])
+    address = Address(**state["api"])
+    return address if address.crawl == crawl else None
 
 
 def alive(pid: str | int) -> bool:
