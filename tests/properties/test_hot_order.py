@@ -174,9 +174,11 @@ class Twin:
             return page_counts.LEASED, read
         if state & (Flag.KNOWN | Flag.GONE) != Flag.KNOWN:
             return page_counts.NEITHER, read
+        if state & Flag.EXCLUDED:
+            return page_counts.DENIED, read
         if page in columns.failed:
             return page_counts.GIVEN_UP, read
-        if state & Flag.EXCLUDED or page in columns.barred:
+        if page in columns.barred:
             return page_counts.DENIED, read
         if end + RETRY_SECONDS * (kind == LEASED) > now:
             return page_counts.RETRY, read
@@ -423,6 +425,10 @@ def small() -> Iterator[None]:
         yield
 
 
+EXCLUDED_AND_GIVEN_UP = [("new", 0, [(1, 1, Flag.KNOWN | Flag.OPEN | Flag.EXCLUDED)]), ("give_up", 0, {0})]
+
+
+@example(calls=EXCLUDED_AND_GIVEN_UP, discovery=1.0, delay=False, preferring=False)
 @examples(150)
 @given(calls=CALLS, discovery=st.sampled_from([1.0, 1.0, 3.0, 0.25]), delay=st.booleans(), preferring=st.booleans())
 def test_each_choice_equals_a_sort_of_all_pages(
