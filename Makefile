@@ -19,7 +19,7 @@ unexport PYTHONHOME
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test thorough lint check chaos bench reproduce picture lock clean
+.PHONY: help setup demo test thorough lint check chaos soak bench reproduce picture lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ check: lint ## in under two minutes: style, types, unit and property tests, and 
 chaos: setup ## break running crawls for MINUTES (1), with SEED, in WORLD, ONLY by actions; figures to RESULT
 	$(BIN)/python tests/chaos/storm.py --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED)) $(if $(WORLD),--world $(WORLD)) \
 	  $(if $(ONLY),--only $(ONLY)) $(if $(RESULT),--result $(RESULT))
+
+soak: setup ## a steady mixed load for MINUTES (120), and what grows under it; figures to RESULT
+	$(BIN)/python tests/chaos/soak.py --minutes $(or $(MINUTES),120) $(if $(SEED),--seed $(SEED)) $(if $(RESULT),--result $(RESULT))
 
 bench: setup ## every benchmark, small; results as JSON in benchmarks/results/small/
 	@mkdir -p benchmarks/results/small

@@ -44,6 +44,18 @@ class WorldReport:
 
 
 WRONG_SHOWN = 30
+
+
+def run_facts() -> dict[str, Any]:
+    """What a file of results says of the run: command, commit and machine."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return {
+        "command": " ".join(["python", *sys.argv]),
+        "commit": commit.stdout.strip(),
+        "machine": {"platform": platform.platform(), "cpus": os.cpu_count(), "python": platform.python_version()},
+    }
+
+
 COLUMNS = {
     "world": "name",
     "spells": "spells",
@@ -87,13 +99,7 @@ class Report:
 
     def write(self, path: Path) -> None:
         """Write all of it as JSON, with the machine and the commit."""
-        commit = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-        ).stdout.strip()
-        about = {
-            "command": " ".join(["python", *sys.argv]),
-            "commit": commit,
-            "machine": {"platform": platform.platform(), "cpus": os.cpu_count(), "python": platform.python_version()},
+        about = run_facts() | {
             "seed": self.seed,
             "seconds": round(sum(world.seconds for world in self.worlds)),
         }

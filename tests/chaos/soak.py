@@ -1,0 +1,344 @@
+"""A steady mixed load for hours, and whether anything grows: memory, descriptors, threads and disk of each process.
+
+    python tests/chaos/soak.py --minutes 120 [--seed 7] [--pages 20000] [--events 200] [--result FILE]
+
+One store, one worker and two endpoints run as deploy/ starts them. Crawlers lease and report pages. In between, events
+are refused, hosts are forgotten and come back, definitions change, and backups are made. Nothing is broken on purpose:
+the storm does that. Each figure gets a slope (Theil and Sen's: the median of the slopes between all pairs of samples)
+with an interval of 95 %, after a warm-up of a quarter of the time.
+"""
+
+import argparse
+import itertools
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import httpx
+import numpy as np
+import redis
+from kafka_crawl import WorkerProcess
+from processes import environment, wait_until
+from scipy import stats
+from servers import Binary, find_server
+
+from chaos.report import run_facts
+from chaos.scene import Endpoint
+from chaos.stores import PASSWORD, ShippedServer
+from opic.settings import Settings
+
+HOSTS = 200
+LINKS = 8
+EVENTS_A_CALL = 20
+SAMPLE_SECONDS = 10.0
+WARM_UP_SHARE = 0.25
+LATENCIES_MAX = 100_000
+CALL_SECONDS_MAX = 60.0
+JSON_TYPE = {"Content-Type": "application/json"}
+# Seconds between two of each.
+NEXT_SECONDS, QUESTION_SECONDS, REFUSAL_SECONDS = 0.25, 0.05, 3.0
+FORGET_SECONDS, DEFINE_SECONDS, BACKUP_SECONDS = 15.0, 30.0, 300.0
+
+
+class Load:
+    """The calls of all callers: what came back, and how long each took."""
+
+    def __init__(self, urls: list[str], pages: int, seed: int) -> None:
+        self.urls, self.seed = urls, seed
+        self.pages = [f"http://h{number % HOSTS}.example/{number}" for number in range(pages)]
+        self.statuses: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        self.seconds: dict[str, list[float]] = defaultdict(list)
+        self._done = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def every(self, name: str, seconds: float, act: Callable[[httpx.Client, random.Random], None]) -> None:
+        """Do something each so many seconds in a thread, against the endpoints in turn; late turns are made up for."""
+
+        def run() -> None:
+            rng = random.Random(f"{self.seed}/{name}")
+            with ExitStack() as stack:
+                clients = [stack.enter_context(httpx.Client(base_url=u, timeout=CALL_SECONDS_MAX)) for u in self.urls]
+                due = time.monotonic()
+                while not self._done.wait(max(due - time.monotonic(), 0)):
+                    try:
+                        act(rng.choice(clients), rng)
+                    except (httpx.HTTPError, AssertionError) as error:
+                        self.wrong.append(f"{name}: {type(error).__name__}: {error}")
+                    due = max(due + seconds, time.monotonic() - 10 * seconds)
+
+        self._threads.append(threading.Thread(target=run, name=name))
+        self._threads[-1].start()
+
+    def end(self) -> None:
+        self._done.set()
+        for thread in self._threads:
+            thread.join()
+
+    def call(self, client: httpx.Client, name: str, method: str, path: str, wanted: set[int], **given: Any) -> Any:
+        """Make a call, note its status and time, and return the answer's JSON."""
+        began = time.monotonic()
+        answer = client.request(method, path, **given)
+        self.seconds[name].append(time.monotonic() - began)
+        self.statuses[f"{name} {answer.status_code}"] += 1
+        assert answer.status_code in wanted, f"{method} {path}: {answer.status_code} {answer.text[:300]}"
+        return answer.json() if answer.content else None
+
+    # What callers do.
+
+    def report(self, client: httpx.Client, rng: random.Random) -> None:
+        """Events of pages read again, some failed or gone; one call in ten is sent twice under one key."""
+        events: list[dict[str, Any]] = []
+        for page in rng.sample(self.pages, EVENTS_A_CALL):
+            status = rng.choices([200, 500, 404], [0.93, 0.05, 0.02])[0]
+            links = rng.sample(self.pages, LINKS) if status == 200 else []
+            events.append({"url": page, "status": status, "links": links})
+        keyed = {"Idempotency-Key": f"{rng.getrandbits(64):x}"} if rng.random() < 0.1 else {}
+        for _ in range(1 + len(keyed)):
+            self.call(client, "events", "POST", "/v1/events", {202}, json=events, headers=keyed)
+
+    def fetch(self, client: httpx.Client, rng: random.Random) -> None:
+        """Lease pages; report most, release some, let the rest expire."""
+        wanted = {"n": 10, "crawler": f"crawler-{rng.randrange(3)}", "lease_seconds": 30}
+        pages = self.call(client, "next", "POST", "/v1/next", {200}, json=wanted)["pages"]
+        done = [page for page in pages if rng.random() < 0.8]
+        if done:
+            events = [{"url": page["url"], "links": rng.sample(self.pages, LINKS)} for page in done]
+            self.call(client, "events", "POST", "/v1/events", {202}, json=events)
+        left = [page["lease"] for page in pages if page not in done][::2]
+        if left:
+            self.call(client, "release", "POST", "/v1/release", {200}, json={"leases": left})
+
+    def ask(self, client: httpx.Client, rng: random.Random) -> None:
+        """A question."""
+        url = rng.choice(self.pages)
+        kind = rng.randrange(6)
+        if kind == 0:
+            self.call(client, "top", "GET", "/v1/top", {200}, params={"n": 50})
+        elif kind == 1:
+            self.call(client, "explain", "GET", "/v1/explain", {200, 404}, params={"url": url})
+        elif kind == 2:
+            asked = {"urls": rng.sample(self.pages, 100)}
+            self.call(client, "importance of 100", "POST", "/v1/importance", {200}, json=asked)
+        elif kind == 3:
+            self.call(client, "hosts", "GET", "/v1/hosts", {200}, params={"n": 20})
+        else:
+            self.call(client, "importance", "GET", "/v1/importance", {200, 404}, params={"url": url})
+
+    def refuse(self, client: httpx.Client, rng: random.Random) -> None:
+        """A call that is refused: large bodies, bad ones, wrong calls."""
+        kinds: list[tuple[str, str, set[int], dict[str, Any]]] = [
+            ("POST", "/v1/events", {422}, {"json": {"url": "http://a.example/", "tags": ["t"] * 500_000 + [1]}}),
+            ("POST", "/v1/events", {422}, {"json": {"url": "http://a.example/" + "a" * (4 << 20)}}),
+            (
+                "POST",
+                "/v1/events",
+                {413},
+                {"content": b"a" * (17 << 20), "headers": JSON_TYPE},
+            ),
+            (
+                "POST",
+                "/v1/events",
+                {400, 422},
+                {"content": b'{"url": ', "headers": JSON_TYPE},
+            ),
+            ("POST", "/v1/events", {202, 422}, {"json": [{"url": "no url"}, {"url": "ftp://a.example/"}]}),
+            ("GET", "/v1/importance", {404}, {"params": {"url": "http://never.seen.example/"}}),
+            ("GET", "/v1/nothing", {404}, {}),
+            ("DELETE", "/v1/top", {405}, {}),
+        ]
+        method, path, wanted, given = rng.choice(kinds)
+        self.call(client, "refused", method, path, wanted, **given)
+
+    def forget(self, client: httpx.Client, rng: random.Random) -> None:
+        """Forget a host's pages; links of other pages make them known again."""
+        self.call(client, "forget", "DELETE", "/v1/pages", {200}, params={"host": f"h{rng.randrange(HOSTS)}.example"})
+
+    def define(self, client: httpx.Client, rng: random.Random) -> None:
+        """Change classes, rules and politeness, and take them away again."""
+        host = f"h{rng.randrange(HOSTS)}.example"
+        some, none = rng.choice(
+            [
+                ({"classes": [{"name": "news", "weight": 3, "hosts": [host]}]}, {"classes": []}),
+                ({"rules": [{"effect": "deny", "host": host, "path": "/1"}]}, {"rules": []}),
+                ({"hosts": {host: {"delay_seconds": 2}}}, {"hosts": {}}),
+            ]
+        )
+        path = {"classes": "/v1/classes", "rules": "/v1/rules", "hosts": "/v1/politeness"}[next(iter(none))]
+        for body in (some, none):
+            self.call(client, "define", "PUT", path, {200}, json=body)
+
+
+class Samples:
+    """Figures of processes and folders over time."""
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+        self.values: dict[str, list[float]] = defaultdict(list)
+
+    def take(self, pids: dict[str, int], folders: dict[str, Path], store: redis.Redis, load: Load) -> None:
+        """Sample everything once."""
+        self.at.append(time.monotonic())
+        for name, pid in pids.items():
+            said = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+            self.values[f"{name}: memory, MB"].append(int(said["RssAnon"].split()[0]) / 1024)
+            self.values[f"{name}: threads"].append(float(said["Threads"]))
+            self.values[f"{name}: descriptors"].append(float(len(list(Path(f"/proc/{pid}/fd").iterdir()))))
+        for name, folder in folders.items():
+            size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+            self.values[f"{name}: disk, MB"].append(size / 1e6)
+        info: Any = store.info()
+        self.values["store: used memory, MB"].append(info["used_memory"] / 1e6)
+        self.values["store: keys"].append(float(info["db0"]["keys"]))
+        for name, seconds in sorted(load.seconds.items()):
+            recent, load.seconds[name] = seconds[-LATENCIES_MAX:], []
+            self.values[f"{name}: p50, ms"].append(1000 * float(np.median(recent)) if recent else np.nan)
+            self.values[f"{name}: p99, ms"].append(1000 * float(np.percentile(recent, 99)) if recent else np.nan)
+
+    def slopes(self) -> list[dict[str, Any]]:
+        """The slope of each figure an hour, with its interval, after the warm-up."""
+        rows = []
+        for name, values in self.values.items():
+            padded = np.array([np.nan] * (len(self.at) - len(values)) + values)
+            hours = (np.array(self.at) - self.at[0]) / 3600
+            used = (hours >= WARM_UP_SHARE * hours[-1]) & ~np.isnan(padded)
+            if used.sum() < 3:
+                continue
+            found = stats.theilslopes(padded[used], hours[used])
+            rows.append(
+                {
+                    "figure": name,
+                    "median": round(float(np.median(padded[used])), 3),
+                    "last": round(float(padded[used][-1]), 3),
+                    "an_hour": round(float(found.slope), 4),
+                    "interval": [round(float(found.low_slope), 4), round(float(found.high_slope), 4)],
+                }
+            )
+        return rows
+
+
+def backups(url: str, folder: Path, load: Load, done: threading.Event) -> Iterator[str]:
+    """Back the crawl up again and again, each into a new folder; the one before is removed. Yield what went wrong."""
+    for number in itertools.count():
+        if done.wait(BACKUP_SECONDS):
+            return
+        command = [sys.executable, "-m", "opic.cli.main", "backup", str(folder / str(number)), "--store", url]
+        began = time.monotonic()
+        said = subprocess.run(
+            [*command, "--crawl", "soak"], env=environment(), capture_output=True, text=True, check=False
+        )
+        load.seconds["backup"].append(time.monotonic() - began)
+        load.statuses[f"backup {said.returncode}"] += 1
+        if said.returncode:
+            yield f"backup: {said.stderr.strip()[-300:]}"
+        shutil.rmtree(folder / str(number - 1), ignore_errors=True)
+
+
+@contextmanager
+def world(directory: Path) -> Iterator[tuple[ShippedServer, Settings, WorkerProcess, list[Endpoint]]]:
+    """A store, a worker and two endpoints."""
+    binary = find_server("valkey")
+    assert isinstance(binary, Binary), binary.reason
+    with ExitStack() as stack:
+        server = stack.enter_context(ShippedServer(binary))
+        url = f"unix://opic:{PASSWORD}@{server.socket_path}"
+        settings = Settings.load(store=url, crawl="soak", shards=1, host_delay_seconds=0.05, revisit_seconds=5)
+        worker = WorkerProcess(settings, directory / "worker.log")
+        stack.callback(end, worker.process)
+        endpoints = [Endpoint(settings, directory / f"endpoint-{number}.log") for number in range(2)]
+        for endpoint in endpoints:
+            stack.callback(endpoint.end)
+            endpoint.start()
+        yield server, settings, worker, endpoints
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process that may have ended."""
+    if process.poll() is None:
+        process.terminate()
+        process.wait()
+
+
+def soak(directory: Path, minutes: float, pages: int, events: float, seed: int) -> dict[str, Any]:
+    """Run the load; return the slopes, the counts of calls, and what was wrong."""
+    samples, done = Samples(), threading.Event()
+    with world(directory) as (server, settings, worker, endpoints):
+        load = Load([endpoint.url for endpoint in endpoints], pages, seed)
+        with httpx.Client(base_url=load.urls[0], timeout=CALL_SECONDS_MAX) as client:
+            for at in range(0, pages, 1_000):
+                load.call(client, "seeds", "POST", "/v1/seeds", {200}, json={"urls": load.pages[at : at + 1_000]})
+        wrong_backups = threading.Thread(
+            target=lambda: load.wrong.extend(backups(settings.store or "", directory, load, done))
+        )
+        wrong_backups.start()
+        pids = {"store": server.pid, "worker": worker.process.pid}
+        pids |= {f"endpoint {n}": one.process.pid for n, one in enumerate(endpoints) if one.process is not None}
+        folders = {"store": server.directory}
+        for name, seconds, act in (
+            ("events", EVENTS_A_CALL / events, load.report),
+            ("next", NEXT_SECONDS, load.fetch),
+            ("question", QUESTION_SECONDS, load.ask),
+            ("refusal", REFUSAL_SECONDS, load.refuse),
+            ("forget", FORGET_SECONDS, load.forget),
+            ("define", DEFINE_SECONDS, load.define),
+        ):
+            load.every(name, seconds, act)
+        until = time.monotonic() + 60 * minutes
+        with redis.Redis.from_url(server.url) as store:
+            while (left := until - time.monotonic()) > 0:
+                time.sleep(min(SAMPLE_SECONDS, left))
+                samples.take(pids, folders, store, load)
+                if len(samples.at) % 30 == 0:
+                    print(
+                        time.strftime("%H:%M:%S"),
+                        f"{sum(load.statuses.values()):,} calls, {len(load.wrong)} wrong",
+                        flush=True,
+                    )
+        done.set()
+        load.end()
+        wrong_backups.join()
+        with httpx.Client(base_url=load.urls[0], timeout=CALL_SECONDS_MAX) as client:
+            wait_until(lambda: client.get("/v1/stats").json()["lag"] == 0)
+            audit = client.get("/v1/audit").json()
+        if audit["conserved"] is not True:
+            load.wrong.append(f"audit: {audit}")
+        return {"slopes": samples.slopes(), "calls": dict(sorted(load.statuses.items())), "wrong": load.wrong}
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=120.0)
+    parser.add_argument("--pages", type=int, default=20_000, help="of the crawl; its size stays the same")
+    parser.add_argument("--events", type=float, default=200.0, help="events a second")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--result", type=Path, help="write the figures there, as JSON")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Our processes end with us.
+    with tempfile.TemporaryDirectory(prefix="opic-soak-") as scratch:
+        found = soak(Path(scratch), given.minutes, given.pages, given.events, given.seed)
+    for row in found["slopes"]:
+        low, high = row["interval"]
+        print(f"{row['figure']:32} {row['median']:12,.1f} {row['an_hour']:+10.3f} an hour [{low:+.3f}, {high:+.3f}]")
+    print("\n".join(f"{name}: {count:,}" for name, count in found["calls"].items()))
+    print("\n".join(f"WRONG  {text}" for text in found["wrong"][:30]))
+    if given.result:
+        given.result.write_text(json.dumps(run_facts() | found, indent=1) + "\n")
+    return 1 if found["wrong"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
