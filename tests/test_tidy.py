@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "errors": ["redaction"],
     "logs": ["redaction"],
     "addresses": [],
+    "compressed": [],
     "arrays": [],
     "memory": [],
     "background": [],
@@ -43,11 +44,11 @@ MAY_IMPORT: dict[str, list[str]] = {
     "sampling": ["arrays", "errors", "urls", "model", "graph", "html", "client", "local"],
     "crawlee": ["errors", "urls", "html", "client"],
     "scrapy": ["errors", "urls", "html", "client"],
-    "sitemaps": ["addresses", "errors", "urls"],
+    "sitemaps": ["addresses", "compressed", "errors", "urls"],
 }
 MAY_IMPORT["service"] += ["admission", "frontier", "redaction", "arrays", "background"]
 MAY_IMPORT["ops"] = [*MAY_IMPORT["service"], "html", "service"]
-MAY_IMPORT["api"] = [*MAY_IMPORT["service"], "service", "messages"]
+MAY_IMPORT["api"] = [*MAY_IMPORT["service"], "service", "messages", "compressed"]
 MAY_IMPORT["urlfrontier"] = [*MAY_IMPORT["service"], "service", "api"]
 MAY_IMPORT["cli"] = list(MAY_IMPORT)
 MAY_IMPORT["__main__"] = ["cli"]

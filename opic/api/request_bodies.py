@@ -2,25 +2,22 @@
 
 import json
 import re
-import zlib
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-import zstandard
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from opic.api.access import header
 from opic.api.problems import JSON, Problem
 from opic.api.validation import Asked, checked
+from opic.compressed import decoded
 from opic.urls.canonical import shown
 
 LINES: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 MSGPACK: Final = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
 CODINGS: Final = ("identity", "gzip", "zstd")
-STEP_BYTES: Final = 256  # Compressed bytes decoded at a time; with zstd they may expand to 8 MB.
-WINDOW_BYTES_MAX: Final = 1 << 24
 UTF8: Final = ("utf-8", "utf8", "us-ascii")
 BOM: Final = b"\xef\xbb\xbf"
 
@@ -101,6 +98,8 @@ async def read_body(request: Request, bytes_max: int, form: str = JSON) -> bytes
             body = await run_in_threadpool(decoded, body, coding, bytes_max)
         except OverflowError:
             raise _too_large(bytes_max) from None
+        except ValueError as error:
+            raise Problem("not-decoded", f"the body is not {coding}: {error}") from None
     if form == MSGPACK[0]:
         if not body:
             raise Problem("not-msgpack", "the body is empty: send MessagePack")
@@ -119,36 +118,6 @@ async def read_json(request: Request, bytes_max: int) -> bytes:
     """Read a body that is JSON; see `read_body`."""
     media_type(request)
     return await read_body(request, bytes_max)
-
-
-def decoded(body: bytes, coding: str, bytes_max: int) -> bytes:
-    """Decode a compressed body in small steps, since a few bytes may expand to very many.
-
-    Raises:
-        Problem: the body does not have that coding, or it is truncated.
-        OverflowError: it decodes to more than `bytes_max`; at most one step beyond the limit was decoded.
-    """
-    parts, size, rest = [], 0, memoryview(body)
-    try:
-        while rest:  # Concatenated compressed streams decode to one text.
-            decoder: Any = (
-                zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-                if coding == "gzip"
-                else zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX).decompressobj()
-            )
-            while not decoder.eof:
-                if not rest:
-                    raise Problem("not-decoded", f"the body is not {coding}: it is truncated")
-                step, rest = rest[:STEP_BYTES], rest[STEP_BYTES:]
-                parts.append(decoder.decompress(step))
-                size += len(parts[-1])
-                if size > bytes_max:
-                    raise OverflowError
-            left = len(decoder.unused_data)
-            rest = memoryview(body)[len(body) - len(rest) - left :]
-    except (zlib.error, zstandard.ZstdError) as error:
-        raise Problem("not-decoded", f"the body is not {coding}: {error}") from None
-    return b"".join(parts)
 
 
 def read_asked(body: bytes, kind: type[Asked]) -> Asked:
