@@ -58,8 +58,8 @@ def fetch(web: httpx.Client, robots: Robots, url: str) -> Event:
                 event.retry_after = min(float(wait), WAIT_SECONDS_MAX)
             if answer.has_redirect_location:
                 event.redirect = urljoin(url, answer.headers["location"])
-            elif "html" in answer.headers.get("content-type", ""):
-                event.links = html_links(url, body_of(answer), charset=answer.charset_encoding)
+            elif answer.is_success:
+                event.links = html_links(url, body_of(answer), content_type=answer.headers.get("content-type"))
             return event
     except httpx.HTTPError:
         return Event(url=url, status=0)

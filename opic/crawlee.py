@@ -22,6 +22,7 @@ from opic.client import AsyncClient, ClientError, Page
 from opic.client.answers import Mode
 from opic.client.unsent_events import UnsentEvents, links_that_fit
 from opic.errors import BadUrl, MissingExtra
+from opic.html.media_types import MediaType
 from opic.html.process import LinkProcess
 from opic.urls.canonical import canonical_url, host_of
 
@@ -219,20 +220,19 @@ class OpicRequestManager(RequestManager):
 
     # What pages answered.
 
-    async def note(self, request: Request, url: str, status: int, kind: str, body: bytes) -> None:
+    async def note(self, request: Request, url: str, status: int, kind: str | None, body: bytes) -> None:
         """Note the answer of a page, with its links.
 
         Args:
             request: the request.
             url: where redirects led.
             status: the status of the answer.
-            kind: its Content-Type.
+            kind: its Content-Type, None if it had none.
             body: its body.
         """
         links = list[str]()
-        if "html" in kind and 200 <= status < 300:
-            charset = kind.partition("charset=")[2].partition(";")[0].strip("\"' ") or None
-            links, _ = await self._links.read(url, body[:BODY_BYTES_MAX], charset)
+        if 200 <= status < 300:
+            links, _ = await self._links.read(url, body[:BODY_BYTES_MAX], kind)
         self._answers[request.unique_key] = _LastAnswer(url, status, links_that_fit(url, links))
 
     def _report(self, page: str, request: Request, answer: _LastAnswer | None) -> None:
@@ -337,11 +337,14 @@ def attach(crawler: Any) -> None:
             raise TypeError("attach() is for a crawler with request_manager=OpicRequestManager(...)")
         url = context.request.loaded_url or context.request.url
         if (response := getattr(context, "http_response", None)) is not None:
-            kind = response.headers.get("content-type") or ""
+            kind = response.headers.get("content-type")
             await manager.note(context.request, url, response.status_code, kind, await response.read())
         else:  # The page as the browser sees it; its text is decoded.
-            response, body = context.response, (await context.page.content()).encode()
-            kind = "text/html; charset=utf-8" if "html" in response.headers.get("content-type", "") else ""
+            response, kind = context.response, "text/plain"
+            body = (await context.page.content()).encode("ascii", "xmlcharrefreplace")
+            if MediaType.of(response.headers.get("content-type")).may_have_links:
+                encoding = await context.page.evaluate("document.characterSet")  # Of queries.
+                kind = f"text/html; charset={'utf-8' if encoding.startswith('UTF') else encoding}"
             await manager.note(context.request, context.page.url, response.status, kind, body)
 
     crawler.post_navigation_hook(note)

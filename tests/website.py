@@ -13,7 +13,9 @@ STOP_SECONDS = 10.0
 
 @dataclass
 class WebPage:
-    """What a path answers. `drip_seconds`: the body comes byte by byte, each after so long."""
+    """What a path answers, without the headers that are "". `drip_seconds`: the body comes byte by byte, each after so
+    long.
+    """
 
     body: str | bytes = ""
     status: int = 200
@@ -49,7 +51,8 @@ class Website:
                 body = page.body.encode() if isinstance(page.body, str) else page.body
                 self.send_response(page.status)
                 for name, value in {"content-type": "text/html; charset=utf-8", **page.headers}.items():
-                    self.send_header(name, value)
+                    if value:
+                        self.send_header(name, value)
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
                 try:

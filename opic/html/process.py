@@ -1,4 +1,4 @@
-"""Reads the links of HTML pages in a process of its own, which a hostile page may bring down alone.
+"""Reads the links of pages in a process of its own, which a hostile page may bring down alone.
 
 Anybody may write the pages that we parse. A page that keeps the parser busy for too long, or takes too much
 memory, ends that process (see `opic.html.program`); it counts as a page without links, and the next page gets a
@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Final
 
 from opic.html import program
+from opic.html.media_types import MediaType
 from opic.html.program import DROP_FLAG, FRAME, TEXT_FLAG
 
 log = logging.getLogger("opic.html")
@@ -27,6 +28,10 @@ def _command(flags: tuple[str, ...]) -> tuple[str, ...]:
     return (sys.executable, "-P", PROGRAM, *flags)
 
 
+def _parts(url: str, body: bytes, content_type: str | None) -> tuple[bytes, bytes, bytes]:
+    return url.encode(), (content_type or "").encode("utf-8", "replace"), body
+
+
 class LinkProcess:
     """Asks one process after another for the links of pages. All calls are made in one event loop."""
 
@@ -36,13 +41,21 @@ class LinkProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
 
-    async def read(self, url: str, html: bytes, charset: str | None = None) -> tuple[list[str], str]:
-        """Return the links and the text of a page; none where reading them takes too much time or memory."""
+    async def read(self, url: str, body: bytes, content_type: str | None) -> tuple[list[str], str]:
+        """Return the links and the text of a page; none where reading them takes too much time or memory.
+
+        Args:
+            url: of the page.
+            body: decompressed.
+            content_type: the header of the answer, None if it had none; see `opic.html.links.html_links`.
+        """
+        if not MediaType.of(content_type).may_have_links:
+            return [], ""
         async with self._turn:
             process = self._process or await self._start()
             self._process = None  # A call that is cancelled midway leaves no process that owes an answer.
             try:
-                found = await _ask(process, url.encode(), (charset or "").encode(), html)
+                found = await _ask(process, *_parts(url, body, content_type))
             except (asyncio.IncompleteReadError, ConnectionError):
                 log.warning("%s takes too much time or memory to parse: it counts as a page without links", url)
                 await process.wait()
@@ -82,15 +95,17 @@ class LinkReader:
         self._flags = (DROP_FLAG,) if drop_nofollow else ()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def read(self, url: str, html: bytes, charset: str | None = None) -> list[str] | None:
-        """Return the links of a page; None where reading them takes too much time or memory."""
+    def read(self, url: str, body: bytes, content_type: str | None) -> list[str] | None:
+        """Return the links of a page; None where reading them takes too much time or memory; see `LinkProcess.read`."""
+        if not MediaType.of(content_type).may_have_links:
+            return []
         process = self._process or subprocess.Popen(
             _command(self._flags), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         self._process = process
         assert process.stdin is not None
         assert process.stdout is not None
-        parts = url.encode(), (charset or "").encode(), html
+        parts = _parts(url, body, content_type)
         try:
             process.stdin.write(FRAME.pack(*map(len, parts)) + b"".join(parts))
             process.stdin.flush()

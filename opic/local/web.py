@@ -20,6 +20,7 @@ from protego import Protego
 
 from opic import __version__
 from opic.addresses import NotReachable, PublicTransport
+from opic.html.media_types import MediaType
 from opic.html.process import LinkProcess
 from opic.local.fetcher import NO_ANSWER
 from opic.model.events import CrawlEvent
@@ -32,7 +33,6 @@ ROBOTS_BYTES_MAX: Final = 512 << 10  # RFC 9309 asks for 500 KiB at least.
 ROBOTS_REDIRECTS_MAX: Final = 5
 SILENT_MAX: Final = 3  # Pages in a row without an answer, after which a host is skipped for this round.
 RETRY_FIRST_SECONDS: Final = 0.25  # Doubling.
-HTML: Final = ("text/html", "application/xhtml+xml")
 POLL_SECONDS: Final = 0.2
 GZIP: Final = 16 + zlib.MAX_WBITS
 
@@ -188,9 +188,9 @@ class WebFetcher(AbstractContextManager["WebFetcher"]):
                     event.excluded = rules is not None
                     return event, False
                 delay = max(delay, min(rules.crawl_delay(USER_AGENT) or 0.0, CRAWL_DELAY_SECONDS_MAX))
-                html, charset = await self._read(url, event)
-            if html:
-                event.links, text = await self._links.read(url, html, charset)
+                body, content_type = await self._read(url, event)
+            if body:
+                event.links, text = await self._links.read(url, body, content_type)
                 if self._on_text is not None:
                     self._on_text(url, text)
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, UnicodeError) as error:
@@ -202,17 +202,17 @@ class WebFetcher(AbstractContextManager["WebFetcher"]):
         return event, again
 
     async def _read(self, url: str, event: CrawlEvent) -> tuple[bytes, str | None]:
-        """Fetch a page; return its HTML, empty where it has none, and the charset that its header names."""
+        """Fetch a page; return its body, empty if it can't have links, and its Content-Type."""
         async with self._web.stream("GET", url) as answer:
             event.fetched_at, event.status = time.time(), answer.status_code
             if 300 <= answer.status_code <= 399:
                 if "location" in answer.headers:
                     event.redirect = _target(url, answer.headers["location"])
                 return b"", None
-            kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if not answer.is_success or kind not in HTML:
+            content_type = answer.headers.get("content-type")
+            if not answer.is_success or not MediaType.of(content_type).may_have_links:
                 return b"", None
-            return await _body(answer, self._limits.body_bytes_max), answer.charset_encoding
+            return await _body(answer, self._limits.body_bytes_max), content_type
 
     async def _rules(self, site: _Site, url: str) -> Protego | None:
         """Return what the robots.txt of the page's site says; None if it does not answer: then nothing is fetched."""

@@ -16,15 +16,16 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from opic.html.links import absolute_link
+from opic.html.media_types import HTML
 from opic.html.process import LinkReader
 from opic.model.events import CrawlEvent
 from opic.ops.archive_records import ArchiveRecord, HttpAnswer, Position, parse_answer, read_records
 
-HTML: Final = ("text/html", "application/xhtml+xml")
 NOT_MODIFIED: Final = 304
 RECORDED_KINDS: Final = ("L", "R")  # Heritrix's: links that a reader follows, and redirects.
 QUOTE: Final = '"'
 ENTITY: Final = "&quot;"
+META: Final = ("name", "http-equiv", "content")
 WAT_PATHS: Final = ("A@/href", "AREA@/href")
 PENDING_MAX: Final = 64  # Pages that wait for the record of their links; Heritrix writes it right after them.
 REFERS: Final = ("warc-refers-to-target-uri", "warc-refers-to-date")
@@ -124,13 +125,13 @@ class ArchiveEvents:
             return None
         self.counts["bodies_cut"] += answer.cut or record.cut
         if _answered(event, answer):
-            if answer.kind in HTML and not self._recorded:
-                event.links = self._html(url, answer.body, answer.charset)
+            if not self._recorded:
+                event.links = self._html(url, answer.body, answer.headers.get("content-type"))
             self._seen.put(headers, event.links)
         return event
 
-    def _html(self, url: str, html: bytes, charset: str | None = None) -> list[str]:
-        links = self._links.read(url, html, charset)
+    def _html(self, url: str, body: bytes, content_type: str | None = HTML) -> list[str]:
+        links = self._links.read(url, body, content_type)
         self.counts["pages_unparsable"] += links is None
         return links or []
 
@@ -241,7 +242,7 @@ def as_html(links: list[dict[str, Any]], base: object = None, metas: list[dict[s
     parts = ["<meta charset=utf-8>"]
     if isinstance(base, str):
         parts.append(_tag("base", {"href": base}))
-    parts += [_tag("meta", {"name": one.get("name"), "content": one.get("content")}) for one in metas or ()]
+    parts += [_tag("meta", {key: one.get(key) for key in META}) for one in metas or ()]
     parts += [_tag("a", {"href": one.get("url"), "rel": one.get("rel")}) + "</a>" for one in links]
     return "".join(parts).encode("utf-8", "replace")
 

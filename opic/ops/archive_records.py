@@ -142,17 +142,6 @@ class HttpAnswer:
     body: bytes  # Without transfer and content coding, up to BODY_BYTES_MAX.
     cut: bool  # Whether there is more, or the rest can't be decoded.
 
-    @property
-    def kind(self) -> str:
-        """Its media type."""
-        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-    @property
-    def charset(self) -> str | None:
-        """The charset that its Content-Type names."""
-        _, found, rest = self.headers.get("content-type", "").lower().partition("charset=")
-        return rest.partition(";")[0].strip(" \t\"'") if found else None
-
 
 def parse_answer(block: bytes) -> HttpAnswer | None:
     """Parse the block of a response; None if it does not begin as an HTTP answer does."""

@@ -8,7 +8,7 @@ from scrapy.settings import BaseSettings
 from scrapy.utils.misc import load_object
 
 from opic.errors import SettingsError
-from opic.scrapy.middlewares import FailureEvents, PageEvents, RedirectEvents, RobotsTxt
+from opic.scrapy.middlewares import FailureEvents, PageBodies, PageEvents, RedirectEvents, RobotsTxt
 from opic.scrapy.options import CrawlOptions
 from opic.scrapy.scheduler import Scheduler
 
@@ -33,6 +33,8 @@ class Addon:
         settings.setdefault_in_component_priority_dict("SPIDER_MIDDLEWARES", PageEvents, 10)
         # Below the redirects (600), so that it sees what they follow; above all others that may still rescue a failure.
         settings.setdefault_in_component_priority_dict(DOWNLOADER, RedirectEvents, 610)
+        # Between what decompresses (590) and what follows `<meta http-equiv=refresh>` (580).
+        settings.setdefault_in_component_priority_dict(DOWNLOADER, PageBodies, 585)
         settings.setdefault_in_component_priority_dict(DOWNLOADER, FailureEvents, 50)
         chosen = {load_object(kind): place for kind, place in settings.getdict(DOWNLOADER).items()}
         if chosen.get(RobotsTxtMiddleware, 0) is not None:  # None: the project does without it.

@@ -14,11 +14,11 @@ from weakref import WeakKeyDictionary
 from scrapy import Request
 from scrapy.core.engine import ExecutionEngine
 from scrapy.crawler import Crawler
-from scrapy.http import HtmlResponse, Response
-from w3lib.encoding import http_content_type_encoding
+from scrapy.http import Response
 
 from opic.errors import BadUrl
 from opic.html.links import absolute_link
+from opic.html.media_types import MediaType
 from opic.urls.canonical import canonical_url
 
 MARK: Final = "opic"  # In the meta of a request for a page that the service handed out.
@@ -64,7 +64,7 @@ class Fetch:
     event: dict[str, Any] | None = None
     base: str = ""  # The URL that the links of the body are relative to.
     body: bytes = b""
-    charset: str | None = None
+    content_type: str | None = None
     asked: list[str] = field(default_factory=list)  # Pages that the callback asked for, as `key_of` names them.
 
     def failed(self, **said: Any) -> None:
@@ -84,10 +84,15 @@ class Fetch:
             location = (response.headers.get("Location") or b"").decode("utf-8", "replace")
             if location and (target := absolute_link(self.url, location)):
                 self.event["redirect"] = target
-        elif isinstance(response, HtmlResponse):
+        else:
+            self.read(response)
+
+    def read(self, response: Response) -> None:
+        """Keep the body of a page, of which the links are read once there is something to report."""
+        content_type = (response.headers.get("Content-Type") or b"").decode("latin-1")
+        if 200 <= response.status < 300 and MediaType.of(content_type).may_have_links:
             self.base, self.body = response.url, response.body[:BODY_BYTES_MAX]
-            kind = (response.headers.get("Content-Type") or b"").decode("latin-1")
-            self.charset = http_content_type_encoding(kind)
+            self.content_type = content_type
 
 
 class InFlight:
@@ -117,13 +122,13 @@ class InFlight:
         return page in self.leases or any(fetch.url == page for fetch in (*self.fetches.values(), *self.over))
 
     def refreshed(self, request: Request) -> None:
-        """Note where a page led by `<meta http-equiv=refresh>`, if a request comes from there: no middleware tells."""
+        """Note that a page was read, if Scrapy follows its `<meta http-equiv=refresh>`: the spider never sees it."""
         if (request.meta.get("redirect_reasons") or [""])[-1] != "meta refresh":
             return
         source = key_of(request.meta["redirect_urls"][-1])
         for fetch in self.fetches.values():
             if key_of(fetch.url) == source and fetch.event is None:
-                fetch.event = {"status": 200, "fetched_at": time.time(), "links": [request.url]}
+                fetch.event = {"status": 200, "fetched_at": time.time()}
 
     def sweep(self, engine: ExecutionEngine) -> None:
         """Move the fetches that the engine is done with to `over`."""

@@ -59,6 +59,16 @@ class RedirectEvents(_DownloaderEvents):
         return response
 
 
+class PageBodies(_DownloaderEvents):
+    """Keeps the bodies of pages, as `MetaRefreshMiddleware` may put a request in the place of one."""
+
+    def process_response(self, request: Request, response: Response) -> Response:
+        """Keep a body."""
+        if (fetch := self._pages.fetches.get(request)) is not None:
+            fetch.read(response)
+        return response
+
+
 class FailureEvents(_DownloaderEvents):
     """Notes fetches without an answer, once no other middleware tries again."""
 

@@ -133,7 +133,7 @@ class ServiceTask:
     async def _report(self, fetch: Fetch, event: dict[str, object]) -> None:
         links = list[str]()
         if fetch.body:
-            links, _ = await self._links.read(fetch.base, fetch.body, fetch.charset)
+            links, _ = await self._links.read(fetch.base, fetch.body, fetch.content_type)
             self._count("links", len(links))
             event["links"] = links = links_that_fit(fetch.url, links)
         depth = event.get("depth", 0)

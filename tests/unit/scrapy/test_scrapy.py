@@ -107,7 +107,7 @@ def test_event_reports_the_response(response: Response, event: dict[str, Any]) -
     fetch.answered(scrapy.Request("http://a.example/"), response)
     assert fetch.event is not None
     assert {name: value for name, value in fetch.event.items() if name != "fetched_at"} == event
-    assert bool(fetch.body) == (not 300 <= response.status < 400)
+    assert bool(fetch.body) == (200 <= response.status < 300)
 
 
 class Sample(scrapy.Spider):
