@@ -104,6 +104,7 @@ class Settings(BaseSettings):
     worker_port: Annotated[int, Field(ge=0, le=65_535)] = 0  # Port of a worker's metrics and readiness; 0 disables it.
     api_token: SecretStr | None = None
     log_format: Literal["text", "json"] = "text"
+    log_requests: bool = False  # A line for each request, not only for those that fail.
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
     max_body_bytes: Annotated[int, Field(ge=1_024)] = 16 << 20
     max_links: Annotated[int, Field(ge=1, le=100_000)] = 10_000  # LINKS_MAX of opic/model/events.py, slow to import.

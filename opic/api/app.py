@@ -68,6 +68,7 @@ def create_app(service: Service, *, allow_open: bool = False, metrics: Metrics |
         document=document,
         observe=metrics.observe,
         problem_of=lambda error: _problem_of(error, backend),
+        log_requests=settings.log_requests,
     )
 
 
@@ -157,7 +158,7 @@ def _add_pages(routes: Routes, document: Callable[[], dict[str, Any]]) -> None:
 
     @cache
     def shown() -> bytes:
-        return json.dumps(document(), ensure_ascii=False, separators=(",", ":")).encode()
+        return json.dumps(document(), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
     async def get_document() -> Response:
         return Response(await run_in_threadpool(shown), media_type=JSON)

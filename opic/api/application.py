@@ -1,8 +1,8 @@
 """The ASGI application: every request passes here, once in and once out.
 
 A request gets an id, is refused or routed to its handler, and its answer gets the headers for caching and is compressed
-where that helps. Each request has a line in the log, and is counted; an unexpected error has a traceback there, and the
-caller an answer.
+where that helps. Each request is counted; one that fails has a line in the log, an unexpected error also a traceback,
+and the caller an answer.
 """
 
 import logging
@@ -51,6 +51,7 @@ class Application:
         document: Callable[[], Mapping[str, Any]],
         observe: Callable[[str, str, int, float], None],
         problem_of: Callable[[OpicError], Problem] = from_error,
+        log_requests: bool = False,
     ) -> None:
         """Answer requests.
 
@@ -62,9 +63,11 @@ class Application:
             observe: called after each request with its method, its route's path or `other`, the status (0: aborted)
                 and the seconds it took.
             problem_of: converts an error of ours to what the caller gets.
+            log_requests: log every request; else only those that were aborted or answered with a 5xx status.
         """
         self.instance, self.openapi = instance, document
         self._routes, self._access, self._observe, self._problem_of = routes, access, observe, problem_of
+        self._log_requests = log_requests
         self._files = StaticFiles(directory=swagger_ui_path)
         self._compressed = CompressMiddleware(
             _send, minimum_size=COMPRESSED_BYTES_MIN, zstd_level=LEVEL, gzip_level=LEVEL, brotli=False
@@ -100,9 +103,14 @@ class Application:
         finally:
             seconds = time.perf_counter() - started
             self._observe(inner["method"], _path(inner), status, seconds)
-            level = logging.DEBUG if scope["path"] in QUIET_PATHS else logging.INFO
+            level = self._log_level(scope["path"], status)
             if log.isEnabledFor(level):
                 _log(level, method, inner, status, 1000 * seconds)
+
+    def _log_level(self, path: str, status: int) -> int:
+        if path in QUIET_PATHS:
+            return logging.DEBUG
+        return logging.INFO if self._log_requests or status >= 500 or status == 0 else logging.DEBUG
 
     async def _answer(self, request: Request) -> Response:
         """Return the answer to a request, with the headers that all answers have."""

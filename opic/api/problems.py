@@ -162,13 +162,13 @@ class Problem(Exception):
 
 
 class Json(Response):
-    """A JSON response, ASCII only: integers are exact, NaN becomes null, lone surrogates are escaped."""
+    """A JSON response and a line end, ASCII only: integers are exact, NaN is null, lone surrogates are escaped."""
 
     def __init__(
         self, content: object, status: int = 200, headers: Mapping[str, str] | None = None, media_type: str = JSON
     ) -> None:
         """Encode the content."""
-        self.status_code, self.background, self.body = status, None, _encoded(content)
+        self.status_code, self.background, self.body = status, None, _encoded(content) + b"\n"
         self.raw_headers = [(b"content-length", b"%d" % len(self.body)), (b"content-type", media_type.encode())]
         self.raw_headers += [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
 

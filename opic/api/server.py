@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -19,13 +19,11 @@ from opic.api.access import is_loopback
 from opic.api.application import Application
 from opic.api.http_protocol import LOOK_SECONDS, Config, ConnectionLimits, ConnectionWatch, Wire
 from opic.errors import SettingsError
-from opic.logs import Lines, held_lines
 from opic.memory import search_garbage_rarely
 
 BACKLOG: Final = 2_048
 GRACE_SECONDS: Final = 5  # Time for running requests at shutdown.
 SWITCH_SECONDS: Final = 0.0005
-HELD_LINES: Final = 100
 FILES_OF_OURS: Final = 256  # Open files besides the connections: the store, Kafka, files being read.
 
 
@@ -93,12 +91,9 @@ class Server(uvicorn.Server):
     """Uvicorn's server, which on a signal stops serving and returns to its caller."""
 
     _looked = 0.0
-    lines: Sequence[Lines] = ()  # Which hold log records.
 
     async def on_tick(self, counter: int) -> bool:
-        """Write the log; check the connections every LOOK_SECONDS, and end those over a time limit."""
-        for one in self.lines:
-            one.flush()
+        """Check the connections every LOOK_SECONDS, and end those over a time limit."""
         now = time.monotonic()
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now
@@ -188,9 +183,4 @@ def serve(
     # Let worker threads yield to the event loop sooner than after the default 5 ms.
     sys.setswitchinterval(SWITCH_SECONDS)
     server = make_server(app, replace(limits, connections=make_room(limits.connections)))
-    try:
-        server.lines = held_lines(HELD_LINES)  # Written ten times a second.
-        server.run(sockets)
-    finally:
-        for one in held_lines(1):
-            one.flush()
+    server.run(sockets)

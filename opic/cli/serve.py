@@ -93,6 +93,7 @@ def serve(
         with frontier.answered(service, metrics), service.announced(url, application.instance):
             print(f"opic answers at {url}, its manual is at {url}/docs; Ctrl-C stops it", flush=True)
             serve_app(application, sockets=[listener], limits=limits)
+    log.info("stopped")
 
 
 def _settings(chosen: Chosen, embedded: bool, **own: Any) -> "Settings":

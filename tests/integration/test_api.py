@@ -995,6 +995,13 @@ def test_the_log_has_one_line_per_request_and_no_text_from_the_caller(
     assert "a" * 100 not in lines[3]
 
 
+def test_a_request_that_succeeds_has_no_line_in_the_log_by_default(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        api.client.get("/v1/top", headers={"x-request-id": "succeeds"})
+        lines = wait_for(lambda: [r for r in caplog.records if "id=succeeds" in r.getMessage()], bool)
+    assert [line.levelno for line in lines] == [logging.DEBUG]
+
+
 # When things break.
 
 

@@ -227,7 +227,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[str, s
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPIC_HOST_DELAY_SECONDS", "0")
-        with running(folder / "data", folder / "serve.log", host_delay_seconds=0) as started:
+        with running(folder / "data", folder / "serve.log", host_delay_seconds=0, log_requests="on") as started:
             started.post("/v1/events", EVENTS).raise_for_status()
             started.settle()
             started.post("/v1/next", {"n": 1, "domain": "c.example"}).raise_for_status()
@@ -289,7 +289,7 @@ def test_another_program_at_the_address_is_not_used(tmp_path: Path) -> None:
     """The port went to another service, and the process id to another process."""
     with running(tmp_path / "data", tmp_path / "serve.log") as started:
         printed("seed", "http://a.example/", "--data", started.data)
-    with running(tmp_path / "other", tmp_path / "other.log") as other:
+    with running(tmp_path / "other", tmp_path / "other.log", log_requests="on") as other:
         state = json.loads((other.data / "service.json").read_text())
         state["api"]["instance"] = "of-before"
         (other.data / "service.json").write_text(json.dumps(state))

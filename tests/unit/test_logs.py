@@ -1,44 +1,30 @@
-"""Log lines that are held for a moment, and their order."""
+"""Log lines: their times, and what a logger writes to."""
 
-import io
 import logging
+import os
+import time
+from collections.abc import Iterator
 
-from opic.logs import TEXT, Lines, TextLines
+import pytest
 
-
-def record(level: int, said: str) -> logging.LogRecord:
-    return logging.LogRecord("opic", level, "", 0, said, (), None)
-
-
-def test_a_warning_is_written_at_once_after_the_lines_that_were_held_before_it() -> None:
-    stream = io.StringIO()
-    lines = Lines(stream)
-    lines.held_max = 100
-    for level, said in (
-        (logging.INFO, "one"),
-        (logging.INFO, "two"),
-        (logging.WARNING, "three"),
-        (logging.INFO, "four"),
-    ):
-        lines.handle(record(level, said))
-    assert stream.getvalue().split() == ["one", "two", "three"]
-    lines.flush()
-    assert stream.getvalue().split() == ["one", "two", "three", "four"]
+from opic.logs import TEXT, TextLines
 
 
-def test_a_stream_that_nobody_reads_stops_nothing() -> None:
-    stream = io.StringIO()
-    lines = Lines(stream)
-    lines.held_max = 100
-    lines.handle(record(logging.INFO, "one"))
-    stream.close()
-    lines.flush()
-    lines.handle(record(logging.WARNING, "two"))
-    lines.flush()
+@pytest.fixture(params=["UTC", "Asia/Kolkata", "America/St_Johns"])
+def zone(request: pytest.FixtureRequest) -> Iterator[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(os.environ, "TZ", request.param)
+        time.tzset()
+        yield request.param
+    time.tzset()
 
 
-def test_times_are_those_that_logging_itself_shows() -> None:
-    one = record(logging.INFO, "one")
-    for created in (1_790_000_000.0004, 1_790_000_000.999, 1_790_000_001.5):
-        one.created, one.msecs = created, created % 1 * 1000
-        assert TextLines(TEXT).format(one) == logging.Formatter(TEXT).format(one)
+def test_the_time_of_a_line_has_its_offset_from_utc(zone: str) -> None:
+    record = logging.LogRecord("opic", logging.INFO, "", 0, "one", (), None)
+    record.created = 1_790_000_000.25
+    shown = {
+        "UTC": "2026-09-21 14:13:20.250+00:00",
+        "Asia/Kolkata": "2026-09-21 19:43:20.250+05:30",
+        "America/St_Johns": "2026-09-21 11:43:20.250-02:30",
+    }
+    assert TextLines(TEXT).format(record) == f"{shown[zone]} INFO opic: one"

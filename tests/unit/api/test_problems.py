@@ -57,12 +57,12 @@ def test_internal_errors_are_not_shown_to_the_caller(error: OpicError) -> None:
 
 def test_whole_numbers_are_written_exactly() -> None:
     numbers = {"clock": (1 << 62) - 1, "cash": -(1 << 53) - 1}
-    assert bytes(Json(numbers).body) == b'{"clock":4611686018427387903,"cash":-9007199254740993}'
+    assert bytes(Json(numbers).body) == b'{"clock":4611686018427387903,"cash":-9007199254740993}\n'
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
 def test_a_number_that_json_cannot_represent_is_never_sent(number: float) -> None:
-    assert bytes(Json({"importance": number}).body) == b'{"importance":null}'
+    assert bytes(Json({"importance": number}).body) == b'{"importance":null}\n'
     with pytest.raises(ValueError, match="JSON"):
         Json({"importance": number, "host": "\u00e9"})
 
