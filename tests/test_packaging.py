@@ -214,6 +214,21 @@ def test_worker_in_the_repository_without_its_packages_says_which_extra_to_insta
 
 
 @pytest.mark.slow
+def test_the_client_alone_prints_the_version(client_only: Path, tmp_path: Path) -> None:
+    done = run(client_only / "opic", "--version", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"opic {PROJECT['version']}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"), [("opic re", {"release", "renew", "replay", "restore"}), ("opic top --by", {"--by"})]
+)
+def test_the_shell_completes_commands_and_options(tmp_path: Path, words: str, expected: set[str]) -> None:
+    asked = {"_OPIC_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = run(Path(sys.executable).with_name("opic"), cwd=tmp_path, **asked)
+    assert set(done.stdout.split()) == expected, done.stderr
+
+
+@pytest.mark.slow
 def test_types_of_the_installed_package_are_checked(client_only: Path, tmp_path: Path) -> None:
     (tmp_path / "crawler.py").write_text("from opic.client import Client\n\nn: str = Client().stats().known_pages\n")
     mypy = ["-m", "mypy", "--python-executable", client_only / "python", "crawler.py"]

@@ -29,6 +29,11 @@ def main() -> None:
 
 
 def _run() -> None:
+    if sys.argv[1:] == ["--version"]:  # Answered where the command line's packages are not installed, too.
+        from opic import __version__
+
+        print(f"opic {__version__}")
+        return
     from opic.cli.main import main as run
 
     run()

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
+from opic import __version__
 from opic.cli import definitions, frontier, pages, results, store
 from opic.cli.calls import Refusal
 from opic.cli.coverage import coverage
@@ -30,7 +31,6 @@ app = typer.Typer(
     help="Streaming page importance for crawlers: crawl events in, importance and the next pages to crawl out.",
     epilog="Settings come from the command line, OPIC_… environment variables, or the TOML file named by --config.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -38,8 +38,6 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from opic import __version__
-
         print(f"opic {__version__}")
         raise typer.Exit
 
