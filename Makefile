@@ -68,7 +68,7 @@ reproduce: setup ## repeat an experiment of a paper: NAME=fig2, DATA=recorded gr
 picture: setup ## draw the console's pictures in docs/ anew (wants Chromium)
 	$(BIN)/python tests/browser/picture.py
 
-lock: $(BIN)/uv ## renew both requirements.lock from pyproject.toml (UPGRADE=1: move to the newest releases)
+lock: $(BIN)/uv ## renew the locks from pyproject.toml (UPGRADE=1: move to the newest releases)
 	@# The build backend is locked too, so that installing the project itself fetches nothing; `editables` is
 	@# what hatchling needs for an editable install, and uv is what makes the environment.
 	$(BIN)/python -c 'import tomllib; \
@@ -80,6 +80,12 @@ lock: $(BIN)/uv ## renew both requirements.lock from pyproject.toml (UPGRADE=1: 
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	    --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock" \
 	    --constraint $(LOCK) --extra kafka --extra graph --extra urlfrontier --output-file deploy/$(LOCK) pyproject.toml > /dev/null
+	@# What builds the image's wheel, in a stage of its own.
+	$(BIN)/python -c 'import tomllib; \
+	  print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+	| $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	    --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock" \
+	    --constraint $(LOCK) --output-file deploy/wheel.lock - > /dev/null
 
 clean: ## remove all that can be made again
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist demo-out

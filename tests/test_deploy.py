@@ -3,9 +3,12 @@
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
+import venv
+import zipfile
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -214,15 +217,38 @@ def test_cluster_is_created_from_the_nodes_of_the_file() -> None:
 
 def test_image_is_built_from_files_that_exist_and_are_not_ignored() -> None:
     allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
-    copied = [
-        line.split()[1]
-        for line in DOCKERFILE.read_text().splitlines()
-        if line.startswith("COPY ") and "--from" not in line
-    ]
+    copied = [name for names, _ in copies() for name in names]
     assert copied
     assert sorted(copied) == sorted(allowed)
     assert all((ROOT / name).exists() for name in copied)
     assert (ROOT / ".dockerignore").read_text().splitlines()[1] == "*"
+
+
+def copies() -> list[tuple[list[str], str]]:
+    """What the image takes of the repository: names, and where they go."""
+    lines = DOCKERFILE.read_text().splitlines()
+    words = [line.split()[1:] for line in lines if line.startswith("COPY ") and "--from" not in line]
+    return [(names, target) for *names, target in words]
+
+
+@pytest.mark.slow
+def test_the_wheel_of_the_image_builds_from_what_is_copied_and_locked(tmp_path: Path) -> None:
+    """The commands of the Dockerfile's first stage, in a new environment."""
+    source, env = tmp_path / "src", tmp_path / "env"
+    source.mkdir()
+    for names, target in copies():
+        for name in names if target.startswith("/src") else ():
+            place = tmp_path / target.removeprefix("/") / (Path(name).name if target.endswith("/") else "")
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copyfile
+            copy(ROOT / name, place)
+    venv.create(env, with_pip=True)
+    stage = DOCKERFILE.read_text().partition("AS wheel")[2].partition("\nFROM ")[0]
+    for line in re.findall(r"^RUN (pip .+)$", stage, re.MULTILINE):
+        words = re.sub(r"(?<= )/(?=src|dist)", f"{tmp_path}/", line).split()
+        subprocess.run([env / "bin/python", "-m", *words], check=True, capture_output=True)
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as files:
+        assert {"opic/cli/__main__.py", "opic/store/journal.lua", "opic/py.typed"} <= set(files.namelist())
 
 
 def test_image_has_no_root_and_checks_its_health() -> None:
