@@ -2,19 +2,22 @@
 
 import re
 import shlex
+import subprocess
 from typing import Any
 
 import compose_file
 import kubernetes_validate
 import pytest
 import yaml
+from conftest import want_tool
 from documents import wrong_opic
 from repository import ROOT
 
 from opic.ingest.kafka.connection import KafkaCluster
 from opic.settings import Settings
 
-FOLDER = ROOT / "deploy/kubernetes"
+FOLDER, CHART = ROOT / "deploy/kubernetes", ROOT / "deploy/helm/opic"
+FILES_OF_THE_STORE = ("deploy/redis.conf", "deploy/users.acl", "deploy/valkey/start.sh")
 VERSION = "1.37"
 SECRETS = {"OPIC_STORE": "redis://opic:x@opic-store:6379", "OPIC_API_TOKEN": "token-of-the-test"}
 OF_OPERATORS = {"Kafka", "KafkaNodePool", "ScaledObject"}
@@ -25,6 +28,49 @@ FOUND: dict[str, dict[str, Any]] = {
 }
 PODS = {name: one["spec"]["template"]["spec"] for name, one in FOUND.items() if "template" in one.get("spec", {})}
 OURS = {name: pod["containers"][0] for name, pod in PODS.items() if pod["containers"][0]["image"].startswith("opic:")}
+
+
+def rendered(*given: str) -> dict[str, dict[str, Any]]:
+    """What the chart makes of these values, by kind and name."""
+    helm = want_tool("helm", how="no helm on the PATH; with Go: go install helm.sh/helm/v3/cmd/helm@v3.19.0")
+    command = [helm, "template", "opic", CHART, "--kube-version", f"{VERSION}.0", *given]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return {f"{one['kind']}/{one['metadata']['name']}": one for one in yaml.safe_load_all(done.stdout)}
+
+
+def test_chart_passes_the_linter() -> None:
+    helm = want_tool("helm", how="no helm on the PATH")
+    done = subprocess.run([helm, "lint", "--strict", CHART], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_chart_makes_the_manifests_by_default() -> None:
+    found = rendered()
+    files = found.pop("ConfigMap/opic-store")["data"]
+    assert found == FOUND
+    assert files == {path.name: path.read_text() for path in map(ROOT.joinpath, FILES_OF_THE_STORE)}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["store.enabled=false", "kafka.strimzi=false", "worker.keda=false", "worker.replicas=3"],
+        ["image.repository=registry.example/opic", "image.pullPolicy=Always", "imagePullSecrets[0].name=registry"],
+        ["settings.OPIC_CRAWL=news", "settings.OPIC_HOST_DELAY_SECONDS=2", "store.storageClassName=fast"],
+    ],
+)
+def test_manifests_of_other_values_are_valid(given: list[str]) -> None:
+    found = rendered(*(word for one in given for word in ("--set", one)))
+    for one in found.values():
+        if one["kind"] not in OF_OPERATORS:
+            kubernetes_validate.validate(one, VERSION, strict=True)
+    worker = found["Deployment/opic-worker"]["spec"]
+    assert worker.get("replicas") == (3 if "worker.keda=false" in given else None)
+    assert ("StatefulSet/opic-store" in found) is ("store.enabled=false" not in given)
+    scaled = found.get("ScaledObject/opic-worker")
+    if scaled is not None:
+        crawl = found["ConfigMap/opic"]["data"].get("OPIC_CRAWL", "default")
+        assert scaled["spec"]["triggers"][0]["metadata"]["consumerGroup"] == f"opic-{crawl}"
 
 
 @pytest.mark.parametrize("name", [name for name, one in FOUND.items() if one["kind"] not in OF_OPERATORS])
@@ -117,8 +163,7 @@ def test_workers_are_scaled_by_the_lag_of_their_group_on_their_topic() -> None:
 def test_files_of_the_store_equal_those_in_the_documents() -> None:
     guide = (ROOT / "docs/guide/kubernetes.md").read_text()
     files = re.findall(r"--from-file=(\S+)", guide)
-    assert {path.rsplit("/", 1)[1] for path in files} == {"redis.conf", "users.acl", "start.sh"}
-    assert all((ROOT / path).exists() for path in files)
+    assert files == list(FILES_OF_THE_STORE)
     store = PODS["StatefulSet/opic-store"]
     assert {"name": "files", "configMap": {"name": "opic-store"}} in store["volumes"]
     assert store["containers"][0]["command"][1] == "/etc/opic/start.sh"

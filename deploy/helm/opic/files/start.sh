@@ -1,0 +1,1 @@
+../../../valkey/start.sh
