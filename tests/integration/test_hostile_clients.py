@@ -3,7 +3,6 @@
 What each of them sees is told in docs/operations.md. Times are shorter here than they are by default.
 """
 
-import json
 import re
 import resource
 import socket
@@ -11,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +19,7 @@ import curls
 import httpx
 import pytest
 from processes import environment, wait_until
+from raw_http import WAIT_SECONDS, connected, problem, rest
 from serving import serving
 
 from opic.api import ConnectionLimits
@@ -28,7 +28,6 @@ from opic.settings import Settings
 
 pytestmark = pytest.mark.slow
 
-WAIT_SECONDS = 15.0
 LENIENT_SECONDS = 5.0  # What a loaded machine may add to a time limit.
 SHORT = {"head_seconds": 1.0, "body_seconds": 1.0, "linger_seconds": 1.0, "send_seconds": 1.0, "idle_seconds": 2.0}
 IDLE = 10_000
@@ -52,35 +51,6 @@ def hasty() -> Iterator[int]:
     """One with little patience."""
     with serving(quiet_service(), **SHORT) as url:
         yield int(url.rpartition(":")[2])
-
-
-@contextmanager
-def connected(port: int) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", port), timeout=WAIT_SECONDS) as wire:
-        yield wire
-
-
-def rest(wire: socket.socket) -> bytes:
-    """All that still comes, until the other side closes."""
-    found = bytearray()
-    try:
-        while part := wire.recv(1 << 16):
-            found += part
-    except ConnectionResetError:
-        pass
-    return bytes(found)
-
-
-def problem(answer: bytes, status: int) -> dict[str, Any]:
-    """The one problem that an answer is, the last one of its connection."""
-    head, _, body = answer.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 %d " % status), answer[:300]
-    assert b"application/problem+json" in head
-    assert b"connection: close" in head
-    assert answer.count(b"HTTP/1.1 ") == 1
-    found = dict(json.loads(body))
-    assert found["status"] == status
-    return found
 
 
 def drip(wire: socket.socket, text: bytes) -> float:
