@@ -4,13 +4,23 @@ A few bytes may decompress to very many, and one body may have very many streams
 """
 
 import zlib
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import zstandard
 
 STEP_BYTES: Final = 256  # Compressed bytes decoded at a time; with zstd they may expand to 8 MB.
+PIECE_BYTES: Final = 1 << 20  # Brotli has no such ratio, but can stop after so many bytes.
 WINDOW_BYTES_MAX: Final = 1 << 24
 GZIP: Final = 16 + zlib.MAX_WBITS
+GZIP_MAGIC: Final = b"\x1f\x8b"
+ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+# What each stream of a coding begins with, where that is always the same.
+MAGIC: Final = {"gzip": GZIP_MAGIC, "zstd": ZSTD_MAGIC}
+
+
+class TrailingData(ValueError):
+    """What follows the last stream is not compressed."""
 
 
 def decoded(body: bytes, coding: str, bytes_max: int) -> bytes:
@@ -27,23 +37,124 @@ def decoded(body: bytes, coding: str, bytes_max: int) -> bytes:
         ValueError: the body does not have that coding, or it is truncated; the message says which.
         OverflowError: the text is longer than `bytes_max`; at most one step beyond the limit was decoded.
     """
-    # One zstd context serves all frames: making one takes ten times as long as decoding a small frame.
-    zstd = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX)
-    whole, at = memoryview(body), 0
     parts, size = [], 0
-    try:
-        while at < len(whole):
-            decoder: Any = zlib.decompressobj(GZIP) if coding == "gzip" else zstd.decompressobj()
-            while not decoder.eof:
-                if at >= len(whole):
-                    raise ValueError("it is truncated")
-                step = whole[at : at + STEP_BYTES]
-                at += len(step)
-                parts.append(decoder.decompress(step))
-                size += len(parts[-1])
-                if size > bytes_max:
-                    raise OverflowError
-            at -= len(decoder.unused_data)  # Of the next stream; at most a step.
-    except (zlib.error, zstandard.ZstdError) as error:
-        raise ValueError(str(error)) from None
+    for piece in _pieces(body, coding):
+        parts.append(piece)
+        size += len(piece)
+        if size > bytes_max:
+            raise OverflowError
     return b"".join(parts)
+
+
+def decodable(body: bytes, coding: str, bytes_max: int) -> tuple[bytes, bool]:
+    """Decode a body as far as it is whole; return the text, and whether that is all of it.
+
+    Data after the last stream is ignored, as browsers do. A text over `bytes_max` is cut there.
+
+    Args:
+        body: the compressed data.
+        coding: `gzip`, `zlib`, `deflate` without a header, `br` or `zstd`.
+        bytes_max: maximum size of the text.
+    """
+    parts, size, whole = [], 0, True
+    try:
+        for piece in _pieces(body, coding):
+            parts.append(piece)
+            size += len(piece)
+            if size > bytes_max:
+                whole = False
+                break
+    except TrailingData:
+        pass
+    except ValueError:
+        whole = False
+    return b"".join(parts)[:bytes_max], whole
+
+
+def _pieces(body: bytes, coding: str) -> Iterator[bytes]:
+    """Yield the text of a body in pieces.
+
+    Raises:
+        ValueError: the body is damaged or truncated after these.
+        TrailingData: after at least one stream.
+    """
+    open_stream, magic = stream_opener(coding), MAGIC.get(coding)
+    whole, at = memoryview(body), 0
+    while at < len(whole):
+        if at and (magic is None or whole[at : at + len(magic)] != magic[: len(whole) - at]):
+            raise TrailingData(f"no {coding} begins at byte {at:,}")
+        stream = open_stream()
+        while not stream.eof:
+            if at >= len(whole):
+                raise ValueError("it is truncated")
+            step = whole[at : at + STEP_BYTES]
+            at += len(step)
+            yield from stream.feed(step)
+        at -= len(stream.unused_data)  # Of the next stream; at most a step.
+
+
+class DecodedStream:
+    """One compressed stream, that is fed step by step."""
+
+    def __init__(self, decompressor: Any, error: type[Exception]) -> None:
+        """Feed nothing yet."""
+        self._decompressor, self._error = decompressor, error
+
+    @property
+    def eof(self) -> bool:
+        """Whether its end was fed."""
+        return bool(self._decompressor.eof)
+
+    @property
+    def unused_data(self) -> bytes:
+        """What was fed after its end."""
+        return bytes(self._decompressor.unused_data)
+
+    def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
+        """Yield what further data decodes to.
+
+        Raises:
+            ValueError: the data is damaged.
+        """
+        try:
+            yield self._decompressor.decompress(data)
+        except self._error as error:
+            raise ValueError(str(error)) from None
+
+
+class _BrotliStream(DecodedStream):
+    def __init__(self) -> None:
+        import brotli
+
+        super().__init__(brotli.Decompressor(), brotli.error)
+
+    @property
+    def eof(self) -> bool:
+        return bool(self._decompressor.is_finished())
+
+    @property
+    def unused_data(self) -> bytes:
+        return b""  # The format has one stream, and its decoder does not tell what follows it.
+
+    def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
+        try:
+            yield self._decompressor.process(bytes(data), output_buffer_limit=PIECE_BYTES)
+            while not self._decompressor.can_accept_more_data():
+                yield self._decompressor.process(b"", output_buffer_limit=PIECE_BYTES)
+        except self._error as error:
+            raise ValueError(str(error)) from None
+
+
+def stream_opener(
+    coding: str, dictionary: bytes = b"", window_bytes_max: int = WINDOW_BYTES_MAX
+) -> Callable[[], DecodedStream]:
+    """Return what makes a stream of a coding: see `decodable`; dictionary and window are of zstd."""
+    if coding == "br":
+        return _BrotliStream
+    if coding == "zstd":
+        # One context serves all frames: making one takes ten times as long as decoding a small frame.
+        trained = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
+        zstd = zstandard.ZstdDecompressor(dict_data=trained, max_window_size=window_bytes_max)
+        return lambda: DecodedStream(zstd.decompressobj(), zstandard.ZstdError)
+    bits = {"gzip": GZIP, "zlib": zlib.MAX_WBITS, "deflate": -zlib.MAX_WBITS}[coding]
+    return lambda: DecodedStream(zlib.decompressobj(bits), zlib.error)

@@ -5,12 +5,13 @@ import os
 import time
 import zlib
 
+import brotli
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opic.compressed import STEP_BYTES, decoded
+from opic.compressed import STEP_BYTES, decodable, decoded
 
 PACK = {"gzip": lambda text: gzip.compress(text, mtime=0), "zstd": zstandard.ZstdCompressor().compress}
 CODINGS = sorted(PACK)
@@ -85,3 +86,38 @@ def test_the_time_for_many_small_streams_grows_with_their_number_only(coding: st
 
 def test_a_small_frame_costs_no_context_of_its_own() -> None:
     assert seconds("zstd", 10_000) < 3 * seconds("gzip", 10_000)
+
+
+FORMS = PACK | {
+    "br": brotli.compress,
+    "zlib": zlib.compress,
+    "deflate": lambda text: zlib.compress(text, wbits=-zlib.MAX_WBITS),
+}
+
+
+@pytest.mark.parametrize("coding", sorted(FORMS))
+@given(text=st.binary(max_size=2 * STEP_BYTES), data=st.data())
+def test_a_body_is_decoded_as_far_as_it_is_whole(coding: str, text: bytes, data: st.DataObject) -> None:
+    body = FORMS[coding](text)
+    assert decodable(body, coding, 1 << 20) == (text, True)
+    if text:
+        assert decodable(body, coding, len(text) - 1) == (text[:-1], False)
+    found, whole = decodable(body[: data.draw(st.integers(min(1, len(body) - 1), len(body) - 1))], coding, 1 << 20)
+    assert text.startswith(found)
+    assert not whole or found == text
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+@given(texts=TEXTS, noise=st.binary(min_size=1, max_size=2 * STEP_BYTES))
+def test_data_behind_the_last_stream_is_ignored(coding: str, texts: list[bytes], noise: bytes) -> None:
+    body = b"".join(map(PACK[coding], texts)) + b"{" + noise
+    assert decodable(body, coding, 1 << 20) == (b"".join(texts), True)
+
+
+@pytest.mark.parametrize("coding", sorted(FORMS))
+def test_a_bomb_is_decoded_up_to_the_limit(coding: str) -> None:
+    bomb = FORMS[coding](bytes(1 << 26))
+    began = time.thread_time()
+    found, whole = decodable(bomb, coding, 1_000)
+    assert (found, whole) == (bytes(1_000), False)
+    assert time.thread_time() - began < 0.5
