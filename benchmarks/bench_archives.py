@@ -27,10 +27,11 @@ from typing import Any
 from harness import write_result
 from workloads import page_url
 
+from opic.archives.events import ArchivedEvent, ArchiveEvents
+from opic.archives.files import ArchiveFile
+from opic.archives.records import ArchiveRecord, Position, read_records
 from opic.errors import BadUrl
 from opic.model.events import CrawlEvent
-from opic.ops.archive_events import ArchiveEvents
-from opic.ops.archive_records import Position, read_records
 from opic.urls.canonical import canonical_url
 
 PAGES, LINKS, TEXT = 2_000, 60, " some words of a page" * 20
@@ -50,11 +51,11 @@ def make_archive(path: Path, pages: int) -> None:
             file.write(gzip.compress(f"{head}{block}\r\n\r\n".encode(), 1))
 
 
-def read(path: Path, format: str) -> tuple[list[CrawlEvent], dict[str, float]]:
+def read(path: Path) -> tuple[list[CrawlEvent], dict[str, float]]:
     """Read all events, and say what that took; the CPU time is without that of the process that parses HTML."""
     began, cpu = time.monotonic(), time.process_time()
     with closing(ArchiveEvents()) as events:
-        found = [one.event for one in events.of(path, format, Position())]
+        found = [one.event for one in events.of(ArchiveFile(str(path), path)) if isinstance(one, ArchivedEvent)]
         cut = events.counts["bodies_cut"]
     seconds = time.monotonic() - began
     row = {
@@ -92,7 +93,7 @@ def replay(path: Path, folder: Path) -> dict[str, float]:
 def profile(path: Path) -> list[str]:
     """Return where the time of the reader goes."""
     profiler = cProfile.Profile()
-    profiler.runcall(read, path, "warc")
+    profiler.runcall(read, path)
     text = io.StringIO()
     pstats.Stats(profiler, stream=text).sort_stats("tottime").print_stats(COSTLIEST)
     rows = [line.split(None, 5) for line in text.getvalue().splitlines()]
@@ -113,15 +114,18 @@ def beside_heritrix(path: Path, events: list[CrawlEvent]) -> dict[str, Any]:
     """Compare links with those that Heritrix recorded of `a`, page by page."""
     ours = {event.url: canonical(event.links) for event in events if event.links}
     recorded: dict[str, set[str]] = {}
-    for record in read_records(path, Position()):
-        if record.kind == "metadata" and record.headers["warc-target-uri"] in ours:
+    with path.open("rb") as file:
+        records = [record for record in read_records(file, Position()) if isinstance(record, ArchiveRecord)]
+    for record in records:
+        url = record.fields.first("warc-target-uri")
+        if record.kind == "metadata" and url in ours:
             lines = (line.rsplit(" ", 2) for line in record.block.decode("latin-1").splitlines())
             links = (
                 parts[0].removeprefix("outlink: ")
                 for parts in lines
                 if len(parts) == 3 and parts[2].lower() == "a/@href"
             )
-            recorded[record.headers["warc-target-uri"]] = canonical(map(unescape, links))
+            recorded[url] = canonical(map(unescape, links))
     added = {url: len(links - recorded[url]) for url, links in ours.items() if url in recorded}
     return {
         "recorded": sum(map(len, recorded.values())),
@@ -151,18 +155,18 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="opic-bench-") as folder:
         made = Path(folder, "made.warc.gz")
         make_archive(made, given.pages)
-        events, found["made"] = read(made, "warc")
+        events, found["made"] = read(made)
         assert len(events) == given.pages
         found["made_replayed"] = replay(made, Path(folder, "made"))
         assert found["made_replayed"]["events"] == given.pages
         found["profile"] = profile(made)
         if given.archive:
-            events, found["archive"] = read(given.archive, "warc")
+            events, found["archive"] = read(given.archive)
             found["archive_replayed"] = replay(given.archive, Path(folder, "archive"))
             found["beside_heritrix"] = beside_heritrix(given.archive, events)
             for name in ("wat", "arc"):
                 if (path := getattr(given, name)) is not None:
-                    found[f"beside_{name}"] = beside(events, read(path, name)[0])
+                    found[f"beside_{name}"] = beside(events, read(path)[0])
     print(*(f"{name:<18} {value}" for name, value in found.items()), sep="\n")
     write_result("archives", found, given.result)
     return 0

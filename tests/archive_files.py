@@ -36,6 +36,11 @@ def envelope(url: str, http: Mapping[str, object], **headers: str) -> bytes:
     return record("metadata", url, json.dumps(found).encode(), Content_Type="application/json")
 
 
+def asked(url: str, method: str = "GET", **headers: str) -> bytes:
+    """A WARC record of a request."""
+    return record("request", url, f"{method} / HTTP/1.1\r\nHost: x\r\n\r\n".encode(), **headers)
+
+
 def packed(*records: bytes) -> bytes:
     """Records as the members of a gzip file."""
-    return b"".join(gzip.compress(one, 1) for one in records)
+    return b"".join(gzip.compress(one, 1, mtime=0) for one in records)

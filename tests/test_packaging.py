@@ -34,7 +34,7 @@ GRAPH = ("opic/graph/", "opic/local/", "opic/sampling/")
 SAMPLING = "opic/sampling/"
 PICTURES = "opic/cli/pictures.py"
 PARQUET = "opic/ops/export.py"
-ARCHIVES = "opic/ops/archive"
+ARCHIVES = ("opic/archives/", "opic/compressed.py")
 HTML = "opic/html/"
 SCRAPY = "opic/scrapy/"
 URLFRONTIER = "opic/urlfrontier/"
@@ -111,7 +111,7 @@ def test_module_imports_only_packages_that_its_extra_names(path: Path) -> None:
     if relative(path) == CRAWLEE:
         allowed = named(PROJECT["dependencies"]) | named(EXTRAS["html"]) | named(EXTRAS["crawlee"])
     if relative(path).startswith(ARCHIVES):
-        allowed |= named(EXTRAS["warc"])
+        allowed |= named(EXTRAS["warc"]) | named(EXTRAS["html"])
     if relative(path).startswith(URLFRONTIER):
         allowed |= named(EXTRAS["urlfrontier"])
     if relative(path) == PARQUET:

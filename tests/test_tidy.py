@@ -45,9 +45,10 @@ MAY_IMPORT: dict[str, list[str]] = {
     "crawlee": ["errors", "urls", "html", "client"],
     "scrapy": ["errors", "urls", "html", "client"],
     "sitemaps": ["addresses", "compressed", "errors", "urls"],
+    "archives": ["compressed", "errors", "urls", "model", "html"],
 }
 MAY_IMPORT["service"] += ["admission", "frontier", "redaction", "arrays", "background"]
-MAY_IMPORT["ops"] = [*MAY_IMPORT["service"], "html", "service"]
+MAY_IMPORT["ops"] = [*MAY_IMPORT["service"], "archives", "html", "service"]
 MAY_IMPORT["api"] = [*MAY_IMPORT["service"], "service", "messages", "compressed"]
 MAY_IMPORT["urlfrontier"] = [*MAY_IMPORT["service"], "service", "api"]
 MAY_IMPORT["cli"] = list(MAY_IMPORT)

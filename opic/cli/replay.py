@@ -134,7 +134,7 @@ def replay(
 
     Crawl events are JSON Lines, or MessagePack maps one after another. A graph is lines FROM TO (or FROM, tab, TO) and
     # comments; names that are not absolute URLs become http://graph.example/NAME. Files may be gzipped.
-    WARC, WAT and ARC files need opic[warc]; a file that was fed in part goes on there. The worker of the running
+    WARC, WAT, ARC and WACZ files need opic[warc]; a file that was fed in part goes on there. The worker of the running
     service applies the events; where none runs, the command starts a store and a worker for as long as it takes. It
     ends when all events have taken effect and no cash is in flight between shards. Exit status 1: all events were
     refused, or with --strict any.

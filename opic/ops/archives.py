@@ -11,62 +11,74 @@ from collections.abc import Sequence
 from contextlib import closing
 from hashlib import blake2b
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
+from opic.archives.events import ArchiveEvents
+from opic.archives.files import ArchiveFile, archive_files
+from opic.archives.records import DamagedPart, Position
+from opic.archives.stream import shared_beginning
 from opic.errors import BadEvent, BadInput
 from opic.model.event_checks import check_event
 from opic.model.events import encode_crawl_event
-from opic.ops.archive_events import ArchiveEvents
-from opic.ops.archive_records import ArchiveDamaged, Position
 from opic.ops.feeder import Feeder
 from opic.store.connection import store_errors
 
 log = logging.getLogger("opic.ops")
 
 IDENTITY_BYTES: Final = 1 << 10  # The first record has an id or a file name. A file that is being written keeps them.
+DAMAGE_SHOWN_MAX: Final = 5
 
 
 def replay_archives(
-    feeder: Feeder, paths: Sequence[Path], format: str, *, recorded: bool, drop_nofollow: bool, again: bool
+    feeder: Feeder, paths: Sequence[Path], *, recorded: bool, drop_nofollow: bool, again: bool
 ) -> tuple[dict[str, int], str | None]:
-    """Feed the events of files, and go on with the next file where one is damaged.
+    """Feed the events of files; damage costs the records that it is in.
 
     Args:
         feeder: sends the events.
         paths: the files.
-        format: warc, wat or arc.
         recorded: take the links that Heritrix recorded.
         drop_nofollow: leave out nofollow links.
         again: feed files from their beginning, even if they were fed before.
 
     Returns:
-        Counts of records, and of what was left out; a note about damaged files, if any.
+        Counts of records, and of what was left out; a note about damage, if any.
 
     Raises:
         BadInput: a file can't be read; the events before the error were fed.
     """
     damaged = list[str]()
-    with closing(ArchiveEvents(recorded=recorded, drop_nofollow=drop_nofollow)) as events:
-        for path in paths:
-            try:
-                _replay_file(feeder, events, path, format, again=again)
-            except ArchiveDamaged as error:
-                log.warning("%s; what is before that was fed", error)
-                damaged.append(str(error))
-            except BadInput as error:
-                feeder.settle()
-                raise BadInput(f"{error}; {feeder.progress.events:,} events were fed before") from None
-        counts = {name: count for name, count in events.counts.items() if count or name == "records"}
+    with (
+        TemporaryDirectory(prefix="opic-archives-") as folder,
+        closing(ArchiveEvents(recorded=recorded, drop_nofollow=drop_nofollow)) as events,
+    ):
+        try:
+            for path in paths:
+                for file in archive_files(path, Path(folder)):
+                    _replay_file(feeder, events, file, damaged, again=again)
+        except BadInput as error:
+            feeder.settle()
+            raise BadInput(f"{error}; {feeder.progress.events:,} events were fed before") from None
+        counts = {"records": 0} | {name: count for name, count in events.counts.items() if count}
+    if more := events.counts["damaged"] - len(damaged):
+        damaged.append(f"and {more:,} more damaged parts")
     return counts, "; ".join(damaged) or None
 
 
-def _replay_file(feeder: Feeder, events: ArchiveEvents, path: Path, format: str, *, again: bool) -> None:
-    place = _FilePlace(feeder, path, again=again)
+def _replay_file(feeder: Feeder, events: ArchiveEvents, file: ArchiveFile, damaged: list[str], *, again: bool) -> None:
+    place = _FilePlace(feeder, file, again=again)
     if place.position != Position():
         events.counts["files_resumed"] += 1
     limits, after = feeder.limits, place.position
     try:
-        for event, position in events.of(path, format, place.position):
+        for found in events.of(file, place.position):
+            if isinstance(found, DamagedPart):
+                if len(damaged) < DAMAGE_SHOWN_MAX:
+                    damaged.append(f"{file.name}: damaged at {found.offset:,}: {found.reason}")
+                    log.warning("%s", damaged[-1])
+                continue
+            event, position = found
             value = encode_crawl_event(event)
             if len(value) > feeder.settings.max_body_bytes:
                 events.counts["events_too_large"] += 1
@@ -74,12 +86,12 @@ def _replay_file(feeder: Feeder, events: ArchiveEvents, path: Path, format: str,
             try:
                 feeder.links_left_out += check_event(event, time.time_ns() // 1000, limits).links_left_out
             except BadEvent as error:
-                feeder.refuse(f"{path}: record at {position.offset:,}: {error}")
+                feeder.refuse(f"{file.name}: record at {position.offset:,}: {error}")
             if not feeder.has_room(value):
                 place.send(after)
             feeder.feed(value)
             after = Position(position.offset, position.number + 1)
-    except (ArchiveDamaged, BadInput):
+    except BadInput:
         place.send(after)
         raise
     place.send(after)
@@ -88,13 +100,14 @@ def _replay_file(feeder: Feeder, events: ArchiveEvents, path: Path, format: str,
 class _FilePlace:
     """How far a file was fed, as the store remembers it."""
 
-    def __init__(self, feeder: Feeder, path: Path, *, again: bool) -> None:
+    def __init__(self, feeder: Feeder, file: ArchiveFile, *, again: bool) -> None:
         self._feeder, self._shard = feeder, feeder.target.shard
         try:
-            with path.open("rb") as file:
-                self._file = blake2b(file.read(IDENTITY_BYTES), digest_size=16).hexdigest()
+            with file.open() as opened:
+                opened.seek(shared_beginning(opened))
+                self._file = blake2b(opened.read(IDENTITY_BYTES), digest_size=16).hexdigest()
         except OSError as error:
-            raise BadInput(f"{path}: can't be read: {error.strerror or error}") from error
+            raise BadInput(f"{file.name}: can't be read: {error.strerror or error}") from error
         feeder.send()
         with store_errors():
             stored = self._shard.client.hget(self._shard.keys.replays, self._file)

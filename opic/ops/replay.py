@@ -39,6 +39,8 @@ log = logging.getLogger("opic.ops")
 
 ARCHIVES: Final = ("warc", "wat", "arc")
 FORMATS: Final = ("jsonl", "msgpack", *ARCHIVES, "edges")
+# Other endings of names. A WET file is one of WARC, with texts.
+ENDINGS: Final = {"ndjson": "jsonl", "json": "jsonl", "wet": "warc", "wacz": "warc"}
 STRATEGIES: Final = ("log", "random", "greedy", "cycle")
 NAMELESS: Final = "http://graph.example/"  # URL prefix of pages in graphs without URLs.
 SAFE_IN_NAMES: Final = "%/:@!$&'()*+,;=~-._"
@@ -92,12 +94,12 @@ class Summary:
 def format_of(path: Path) -> str:
     """Guess a file's format from its name; the default is an edge list.
 
-    >>> format_of(Path("crawl.jsonl.gz")), format_of(Path("links.tsv.gz")), format_of(Path("a.warc.gz"))
+    >>> format_of(Path("crawl.jsonl.gz")), format_of(Path("links.tsv.gz")), format_of(Path("a.warc.gz.open"))
     ('jsonl', 'edges', 'warc')
     """
-    name = path.name.lower().removesuffix(".gz")
+    name = path.name.lower().removesuffix(".open").removesuffix(".gz").removesuffix(".zst")
     ending = name.rpartition(".")[2]
-    return {"ndjson": "jsonl", "json": "jsonl"}.get(ending, ending if ending in FORMATS else "edges")
+    return ENDINGS.get(ending, ending if ending in FORMATS else "edges")
 
 
 def replay(
@@ -129,7 +131,7 @@ def replay(
         from opic.ops.archives import replay_archives
 
         links = {"recorded": plan.recorded, "drop_nofollow": plan.drop_nofollow}
-        archive, note = replay_archives(feeder, paths, plan.format, **links, again=plan.again)
+        archive, note = replay_archives(feeder, paths, **links, again=plan.again)
     else:
         graph = read_graph(paths, target.settings, plan.columns, feeder.limits.normalization)
         note = _replay_graph(feeder, graph, plan)

@@ -20,13 +20,13 @@ from scrapy_crawls import crawled
 from serving import serving_embedded
 from website import WebPage, Website, website
 
+from opic.archives.events import ArchivedEvent, ArchiveEvents
+from opic.archives.files import ArchiveFile
 from opic.client import Client
 from opic.crawlee import OpicRequestManager, attach
 from opic.html.links import html_links
 from opic.local.web import WebFetcher, WebLimits
 from opic.model.events import CrawlEvent
-from opic.ops.archive_events import ArchiveEvents
-from opic.ops.archive_records import Position
 
 pytestmark = pytest.mark.slow
 
@@ -125,8 +125,9 @@ def test_archives_have_the_same(site: Website, tmp_path: Path, kind: str) -> Non
         else:
             records.append(record(kind, f"{site.url}/{name}", body_of(name), Content_Type=content_type))
     (tmp_path / "crawl.warc.gz").write_bytes(packed(*records))
+    file = ArchiveFile("crawl.warc.gz", tmp_path / "crawl.warc.gz")
     with closing(ArchiveEvents()) as events:
-        found = [one.event for one in events.of(tmp_path / "crawl.warc.gz", "warc", Position())]
+        found = [one.event for one in events.of(file) if isinstance(one, ArchivedEvent)]
     assert found_in(found) == wanted(site)
 
 
