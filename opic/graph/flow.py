@@ -14,6 +14,9 @@ R+ and R- the sums of the positive and negative r of read pages, that differs fr
 upwards and by N = d R- / (1-d) downwards, so the normalised vectors by at most (P + N + max(P, N)) / sum(h + r) in L1.
 To P come visits that may be missing: the weight that waits at links to pages not known yet, divided by 1-d.
 
+At a page that is gone, r is what links would bring it if it came back: no part of any sum, and a bound on what its
+return can move.
+
 The same vectors with t on trusted pages are RankMass: see `opic.graph.rank_coverage`.
 """
 
@@ -28,6 +31,9 @@ ROUNDING: Final = 1e-9  # Added to the bound: far more than errors of sums of do
 DENSE_PART: Final = 8  # Where more than an eighth of the pages move on, all do: one pass over all links is faster.
 LARGE: Final = 8  # Where those of more than this multiple of the average are enough, they alone move on.
 BOUND_MAX: Final = 2.0  # The greatest distance of two distributions.
+# What a step costs at least, in links followed: some 50 us. Without it a damping near 1 makes settling endless on a
+# small graph, which takes millions of steps of a few links each.
+LINKS_A_STEP: Final = 20_000
 
 
 class Flow:
@@ -82,7 +88,6 @@ class Flow:
         counted[graph.moves_at] = self.visits[graph.moves_at]
         residual = self.teleport - counted
         residual += graph.matrix.spread(self.damping * counted / np.maximum(graph.live, 1))
-        residual[graph.gone_at] = 0.0
         self.visits, self.residual, self._total = counted, residual, None
 
     def check(self) -> float:
@@ -96,13 +101,14 @@ class Flow:
     def total(self) -> float:
         """The sum that estimates are divided by."""
         if self._total is None:
-            self._total = float(self.visits.sum() + self.residual.sum())
+            self._total = float(self.visits.sum() + self.residual.sum() - self.residual[self.graph.gone_at].sum())
         return self._total
 
     @property
     def shares(self) -> Float64s:
-        """The estimates x, (n,)."""
+        """The estimates x, (n,), 0 for pages that are gone."""
         visits = np.maximum(self.visits + self.residual, 0.0)  # Below 0 only by rounding.
+        visits[self.graph.gone_at] = 0.0
         total = float(visits.sum())
         return visits / total if total else visits
 
@@ -130,18 +136,21 @@ class Flow:
     @property
     def lost(self) -> float:
         """The weight that waits at links to pages that are not known yet."""
-        graph, lost = self.graph, 0.0
-        for page, links in graph.pool.unknown.items():
-            if page < len(graph) and graph.moves[page]:
-                lost += self.damping * float(self.visits[page]) * links / int(graph.live[page])
-        return lost
+        graph, unknown = self.graph, self.graph.pool.unknown
+        if not unknown:
+            return 0.0
+        pages, links = (np.fromiter(numbers, np.int64, len(unknown)) for numbers in (unknown.keys(), unknown.values()))
+        there = pages < len(graph)
+        pages, links = pages[there], links[there]
+        pages, links = pages[moves := graph.moves[pages]], links[moves]
+        return self.damping * float((self.visits[pages] * links / graph.live[pages]).sum())
 
     def settle(self, bound_max: float, links_max: float = float("inf"), waiting_max: float | None = None) -> bool:
         """Move r on until the bound is met; return whether it is, or moving on more would hardly better it.
 
         Args:
             bound_max: the bound wanted.
-            links_max: about as many links are followed.
+            links_max: about as many links are followed, and a step counts as LINKS_A_STEP of them at least.
             waiting_max: instead of the bound, go on until read pages hold no more than this share of the teleport
             weight.
         """
@@ -163,9 +172,10 @@ class Flow:
                 return not left
             due = self._due(sizes, left, left - enough if enough is not None else left * (1 - bound_max / bound))
             if DENSE_PART * len(due) > len(sizes):
-                links_max -= self._move_all(held)
+                links = self._move_all(held)
             else:
-                links_max -= self._move_some(graph.moves_at[due], held[due])
+                links = self._move_some(graph.moves_at[due], held[due])
+            links_max -= max(links, LINKS_A_STEP)
 
     def _due(self, sizes: Float64s, left: float, excess: float) -> Int64s:
         """Return where the r is that moves on next: few large ones where they make up for what is too much."""
@@ -182,7 +192,6 @@ class Flow:
         weights = np.zeros(len(graph))
         weights[at] = self.damping * held / np.maximum(graph.live[at], 1)
         self.residual += graph.matrix.spread(weights)
-        self.residual[graph.gone_at] = 0.0
         return graph.pool.used
 
     def _move_some(self, pages: Int64s, held: Float64s) -> int:
@@ -193,7 +202,6 @@ class Flow:
         for some, links, of in graph.pool.gathered(pages):
             np.add.at(self.residual, links, shares[first : first + len(some)][of])
             first, links_followed = first + len(some), links_followed + len(links)
-        self.residual[graph.gone_at] = 0.0
         return links_followed
 
     def _move(self, rows: LinkRows, sign: float) -> None:

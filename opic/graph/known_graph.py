@@ -21,10 +21,10 @@ NO_LINKS: Final = np.zeros(0, np.uint32)
 
 @dataclass(frozen=True, slots=True)
 class LinkRows:
-    """The links of some pages, to pages that are known and not gone."""
+    """The links of some pages, to pages that are known; also to those gone, see `opic.graph.flow`."""
 
     pages: Int64s
-    shares: NDArray[np.float64]  # By page, what each of its links gets: 1 / the number of them.
+    shares: NDArray[np.float64]  # By page, what each of its links gets: 1 / the number of those to pages not gone.
     links: Int64s
     of: Int64s  # Of each link, the index of its page.
 
@@ -93,11 +93,7 @@ class KnownGraph:
         self.version += 1
 
     def _rows(self, pages: Int64s, links: Uint32s, of: Int64s) -> LinkRows:
-        together = links.astype(np.int64)
-        if len(self.gone_at):
-            exist = ~self.gone[together]
-            together, of = together[exist], of[exist]
-        return LinkRows(pages, 1 / np.maximum(self.live[pages], 1), together, of)
+        return LinkRows(pages, 1 / np.maximum(self.live[pages], 1), links.astype(np.int64), of)
 
     def _count_live(self, pages: int, changed: Int64s | None) -> None:
         """Count the links that count, of all pages or of those whose links changed."""

@@ -85,6 +85,7 @@ def coverage(flow: Flow, links_max: float = LINKS_A_SETTLE) -> Coverage:
     graph, damping = flow.graph, flow.damping
     all_trust = float(flow.teleport.sum())
     left = flow.residual / all_trust
+    left[graph.gone_at] = 0.0
     more, less = np.maximum(left, 0.0), float(np.maximum(-left, 0.0).sum())
     waiting = float(more[graph.fetched].sum())
     stays = float(more.sum()) - waiting + flow.lost / all_trust

@@ -3,12 +3,14 @@
 import networkx as nx
 import numpy as np
 import pytest
+from plain_flow import exact, transitions
 
 from experiments.recorded_graphs import load_graph
-from opic.arrays import Uint32s
-from opic.graph.flow import Flow
+from opic.arrays import Float64s, Uint32s
+from opic.graph.flow import LINKS_A_STEP, Flow
 from opic.graph.known_graph import KnownGraph
 from opic.graph.link_pool import LinkPool
+from opic.query.page_flows import LINKS_A_SETTLE
 
 DAMPING, BOUND, BATCH = 0.85, 0.01, 50
 
@@ -45,3 +47,25 @@ def test_importance_is_pagerank_within_the_bound_at_every_part_of_a_crawl(name: 
             whole.add_edges_from((page, to) for to in links.tolist())
     assert looks >= 4
     assert flow.check() < 1e-12
+
+
+def test_damping_near_1_does_not_make_settling_endless() -> None:
+    """Six pages need millions of steps, each of a few links."""
+    pages, pool, steps = 6, LinkPool(), 0
+    links = {page: [(page + 1) % pages, (page + 2) % pages] for page in range(pages - 1)} | {pages - 1: [0]}
+    for page, shown in links.items():
+        pool.put(page, np.array(sorted(shown), np.uint32))
+
+    class Counted(Flow):
+        def _bound(self, waiting: Float64s) -> float:
+            nonlocal steps
+            steps += 1
+            return super()._bound(waiting)
+
+    flow = Counted(0.999999, graph := KnownGraph(pool))
+    graph.advance(np.ones(pages, bool), np.zeros(pages, bool), None)
+    flow.advance(np.ones(pages))
+    assert not flow.settle(BOUND, LINKS_A_SETTLE)
+    assert steps <= LINKS_A_SETTLE / LINKS_A_STEP + 1
+    truth = exact(transitions(links, set(), pages), np.ones(pages), flow.damping)
+    assert float(np.abs(flow.shares - truth).sum()) <= flow.bound
