@@ -67,6 +67,26 @@ class LinkPool:
         self._add_runs(self._start[some], some)
         self._used = end
 
+    def add_links(self, sources: Int64s, links: Uint32s) -> None:
+        """Add links to those of pages, each by the page that has it."""
+        if not len(sources):
+            return
+        pages, of = np.unique(sources, return_inverse=True)
+        self.reserve(int(pages[-1]) + 1)
+        unknown = {page: self.unknown[page] for page in self.unknown.keys() & pages.tolist()}
+        counts = np.maximum(self._count[pages], 0)
+        rows = np.concatenate((np.repeat(np.arange(len(pages)), counts), of))
+        together = np.concatenate([*(some for _, some, _ in self.gathered(pages[counts > 0])), links])
+        self.put_many(pages, counts + np.bincount(of), together[np.argsort(rows, kind="stable")])
+        self.unknown |= unknown
+
+    def drop_unknown(self, sources: Int64s) -> None:
+        """Count one link less to pages that have no number, for each time that a page is in `sources`."""
+        pages, counts = np.unique(sources, return_counts=True)
+        for page, count in zip(pages.tolist(), counts.tolist(), strict=True):
+            if (left := self.unknown.pop(page) - count) > 0:
+                self.unknown[page] = left
+
     def of(self, page: int) -> Uint32s | None:
         """Return the links of a page, or None if they are not known."""
         if page >= len(self._count) or self._count[page] < 0:

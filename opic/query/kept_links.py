@@ -2,8 +2,8 @@
 
 A crawl keeps them unless OPIC_KEEP_LINKS is off and no page was ever trusted. They are read when somebody first asks,
 and there is one copy of them in memory, from which coverage, in-links and link scores are answered. Each shard is read
-at one position of its journal; a link to a page that its shard does not know yet is one to UNKNOWN_PAGE, and is looked
-up again later. A page that went away has no links until it is read again.
+at one position of its journal; a link to a page that its shard does not know yet is one to UNKNOWN_PAGE, see
+`opic.query.unknown_links`. A page that went away has no links until it is read again.
 """
 
 import logging
@@ -21,10 +21,12 @@ from opic.errors import LinksTooLarge, NotKept, ScanBroken, StoreUnavailable
 from opic.graph.known_graph import ROWS_MAX
 from opic.graph.link_pool import UNKNOWN_PAGE, LinkPool
 from opic.model.page_links import PageLinks
+from opic.model.transfer import source_of
 from opic.query.crawl_numbers import PAGES_MAX, CrawlNumbers
 from opic.query.link_scores import NO_LINKS, InLinkCounts, LinkScores, score_pages
+from opic.query.unknown_links import LINK_BYTES as UNKNOWN_LINK_BYTES
+from opic.query.unknown_links import UnknownLinks
 from opic.replica import Crawl, Replica
-from opic.replica.crawl import Place
 from opic.replica.effect import Effect, Head
 from opic.replica.stored_links import live_rows, read_links
 from opic.store.scan import one_run
@@ -84,7 +86,11 @@ class KeptLinks:
         self._queued, self._lost = [0] * len(crawl), False
         self._listening = False
         self._lengths = [PAGES_MAX] * len(crawl)  # By shard: its pages as of the last `take`; see `_far`.
-        self._unknown: dict[Place, PageLinks] = {}  # Pages with links to pages that their shard did not know.
+        self._unknown = UnknownLinks()
+        # By shard: how many entries it had sent to each other one, as of the last `take`; how many it has taken of
+        # each, as of then, and as of the last record. -1 is not known.
+        self._sent: list[dict[int, tuple[int, bytes]]] = [{} for _ in crawl.shards]
+        self._received, self._taken = (np.full((len(crawl), len(crawl)), -1) for _ in range(2))
         self._inlinks: InLinkCounts | None = None  # From the first question about them on.
         self._scores: LinkScores | None = None  # Of the present links.
         self._replaced: dict[int, Uint32s | None] | None = None  # See `take_replaced`.
@@ -121,8 +127,13 @@ class KeptLinks:
     def bytes_held(self) -> int:
         """How much memory the links and exact importance take, about."""
         page_bytes = PAGE_BYTES + (NEW_PAGE_BYTES if self.new_links.used else 0)
-        links = self.pool.used + self.new_links.used
-        return LINK_BYTES * links + page_bytes * sum(map(len, self.crawl.replicas))
+        links = LINK_BYTES * (self.pool.used + self.new_links.used) + UNKNOWN_LINK_BYTES * len(self._unknown)
+        return links + page_bytes * sum(map(len, self.crawl.replicas))
+
+    @property
+    def pages_coming(self) -> int:
+        """How many pages links lead to that their shards will know once deposits arrive. The caller holds `lock`."""
+        return self._unknown.pages_coming
 
     @property
     def standing(self) -> str:
@@ -141,7 +152,7 @@ class KeptLinks:
         self.pool, self.new_links = LinkPool(), LinkPool()
         self.numbers, self.generation = CrawlNumbers(len(self.crawl)), self.generation + 1
         self._inlinks = self._scores = self._replaced = None
-        self._unknown.clear()
+        self._unknown = UnknownLinks()
 
     def _check_size(self) -> bool:
         """Note if the links take too much memory; return whether they do."""
@@ -241,11 +252,12 @@ class KeptLinks:
                 replica.effect_listeners.append(partial(self._queue, number))
             self._listening = True
         self._lost, self._heads, self.loads = False, [], []
-        self._lengths = [PAGES_MAX] * len(self.crawl)  # What `take` will see is no older than what is loaded.
         self._clear()
         try:
             with one_run(self.crawl.client, [shard.keys.head for shard in self.crawl.shards]):
                 self.crawl.follow()  # To records of this run.
+                self._received[:] = self._taken[:] = -1
+                self._look()
                 for number in range(len(self.crawl)):
                     self._load_shard(number)
                 self.crawl.follow()  # To records of this run that are at least as recent as the links.
@@ -261,6 +273,7 @@ class KeptLinks:
             self._queues[number].clear()
             self._queued[number] = 0
             lsn, state, since = replica.head.lsn, replica.state.copy(), replica.keeping.since
+            self._sent[number] = replica.sent
             if replica.trust is None:
                 return
         for links in read_links(shard.client, shard.keys, lsn, state, since):
@@ -272,18 +285,18 @@ class KeptLinks:
     def _numbered(self, number: int, links: PageLinks) -> tuple[Int64s, Uint32s, Uint32s, Bools]:
         """Return the numbers of pages of a shard; how many links each has; those, in one array; and which are new."""
         linked, counts, new = self.numbers.of(number, links.near.astype(np.int64)), links.near_counts, links.near_new
-        if self._unknown:
-            for page in links.pages.tolist():
-                self._unknown.pop((number, page), None)
+        pages = self.numbers.of(number, links.pages.astype(np.int64))
+        self._unknown.drop(pages)
         if len(links.far):
-            far, starts = self._far_many(links.far, links.far_shards), np.cumsum(links.far_counts) - links.far_counts
-            unknown = np.unique(np.searchsorted(starts, np.flatnonzero(far == UNKNOWN_PAGE), side="right") - 1)
-            for row in unknown.tolist():
-                self._unknown[number, int(links.pages[row])] = links.take(np.array([row]))
+            far = self._far_many(links.far, links.far_shards)
+            if (lost := far == UNKNOWN_PAGE).any():
+                sources, sent = np.repeat(pages, links.far_counts)[lost], self._sent[number]
+                deposits = [(number, shard, sent.get(shard, (0, b""))[0]) for shard in links.far_shards[lost].tolist()]
+                self._unknown.add(sources, links.far[lost], links.far_new[lost], np.array(deposits, np.int64))
             at = np.repeat(np.cumsum(links.near_counts, dtype=np.int64), links.far_counts)  # Behind the near ones.
             linked, new = np.insert(linked, at, far), np.insert(new, at, links.far_new)
             counts = links.near_counts + links.far_counts
-        return self.numbers.of(number, links.pages.astype(np.int64)), counts, linked.astype(np.uint32), new
+        return pages, counts, linked.astype(np.uint32), new
 
     def _far_many(self, fingerprints: NDArray[np.uint64], of_shards: NDArray[np.uint16]) -> Int64s:
         """As `_far`, with one look-up for each distinct page."""
@@ -296,7 +309,9 @@ class KeptLinks:
         return found
 
     def _queue(self, number: int, effect: Effect) -> None:
-        """Note the links that a record changed. Called while the replica's lock is held."""
+        """Note the links that a record changed, and deliveries. Called while the replica's lock is held."""
+        for shard in effect.taken:
+            self._received[number, shard] = effect.offsets[source_of(shard)]
         if effect.ends_links:
             self._lost = True
         if self._lost or (effect.kept_from < 0 and not len(effect.gone_page) and not len(effect.forgotten)):
@@ -311,26 +326,62 @@ class KeptLinks:
 
     def _followed(self, take: Callable[[Replica], T]) -> LinksRead[T] | None:
         """Take in what changed; None if a replica was reloaded meanwhile."""
-        as_of, changed = self.crawl.as_of, list[list[Change]]()
-        heads, taken = list[Head](), list[T]()
-        for number, replica in enumerate(self.crawl.replicas):
-            with replica.reading():
-                heads.append(replica.head)
-                taken.append(take(replica))
-                self._lengths[number] = len(replica)
-                changed.append(self._queues[number].copy())
-                self._queues[number].clear()
-                self._queued[number] = 0
+        as_of, before, taken = self.crawl.as_of, self._lengths, list[T]()
+        heads, changed = self._look(lambda replica: taken.append(take(replica)))
         if self.crawl.loads != self.loads or self._lost:
             return None
         if heads != self._heads:
             for number, changes in enumerate(changed):
-                parts = [links for (of, _), links in self._unknown.items() if of == number]
-                for links, gone in changes:
-                    parts += (links, PageLinks.none_of(gone))
+                parts = [part for links, gone in changes for part in (links, PageLinks.none_of(gone))]
                 self._put(number, PageLinks.joined(parts))
+            if len(self._unknown):
+                for number, first in enumerate(before):
+                    self._link_known(number, first)
+                self._leave_out_refused()
             self._heads, self._scores = heads, None
         return LinksRead(as_of, heads, taken)
+
+    def _look(self, take: Callable[[Replica], object] = lambda _: None) -> tuple[list[Head], list[list[Change]]]:
+        """Note where each shard is, call `take` for it there, and return what its queue had by then."""
+        heads, changed, digests = list[Head](), list[list[Change]](), list[dict[int, bytes]]()
+        self._lengths = []
+        for number, replica in enumerate(self.crawl.replicas):
+            with replica.reading():
+                heads.append(replica.head)
+                take(replica)
+                self._lengths.append(len(replica))
+                self._sent[number], self._taken[number] = replica.sent, self._received[number]
+                digests.append(replica.taken)
+                changed.append(self._queues[number].copy())
+                self._queues[number].clear()
+                self._queued[number] = 0
+        for number, last in enumerate(digests):
+            for shard, digest in last.items():
+                count, newest = self._sent[shard].get(number, (0, b""))
+                if digest == newest:  # Nothing is on its way. After a load, only deliveries say more.
+                    self._taken[number, shard] = count
+        return heads, changed
+
+    def _link_known(self, number: int, first: int) -> None:
+        """Add the links to pages of a shard that have become known, those with ids from `first` on, to their rows."""
+        with self.crawl.replicas[number].reading() as replica:
+            prints = replica.index.fingerprints[first : self._lengths[number]].copy()
+        if not len(prints) or not len((found := self._unknown.found(prints)).sources):
+            return
+        targets = self.numbers.of(number, first + found.at).astype(np.uint32)
+        self._note_before(np.unique(found.sources))
+        if self._inlinks is not None:
+            self._inlinks.replace(NO_LINKS, targets)
+        for pool, some in ((self.pool, np.ones(len(targets), np.bool_)), (self.new_links, found.fresh)):
+            pool.drop_unknown(found.sources[some & found.coming])
+            pool.add_links(found.sources[some], targets[some])
+
+    def _leave_out_refused(self) -> None:
+        sources, fresh = self._unknown.refused(self._taken)
+        if len(sources):
+            self._note_before(np.unique(sources))
+            self.pool.drop_unknown(sources)
+            self.new_links.drop_unknown(sources[fresh])
 
     def _put(self, number: int, links: PageLinks) -> None:
         """Replace the links of pages of a shard; of a page that is there several times, the last ones count."""
@@ -352,16 +403,21 @@ class KeptLinks:
         """Note the links that pages have, before those of all become `linked`."""
         if self._inlinks is None and self._replaced is None:
             return
-        counts = self.pool.counts(int(pages.max()) + 1)[pages]
-        before = np.concatenate([NO_LINKS, *(links for _, links, _ in self.pool.gathered(pages[counts > 0]))])
+        before = self._note_before(pages)
         if self._inlinks is not None:
             self._inlinks.replace(before, linked[linked != UNKNOWN_PAGE])
+
+    def _note_before(self, pages: Int64s) -> Uint32s:
+        """Note for `take_replaced` the links that pages have, and return them in one array."""
+        counts = self.pool.counts(int(pages.max()) + 1)[pages]
+        before = np.concatenate([NO_LINKS, *(links for _, links, _ in self.pool.gathered(pages[counts > 0]))])
         if self._replaced is not None:
             parts = np.split(before, np.cumsum(np.maximum(counts, 0))[:-1])
             for page, count, part in zip(pages.tolist(), counts.tolist(), parts, strict=True):
                 self._replaced.setdefault(page, None if count < 0 else part)
             if len(self._replaced) > ROWS_MAX:
                 self._replaced = None
+        return before
 
     def _far(self, fingerprints: NDArray[np.uint64], of_shards: NDArray[np.uint16]) -> Int64s:
         """Return the numbers of pages of other shards, UNKNOWN_PAGE for those not known there yet.

@@ -46,7 +46,8 @@ def verified(query: Query) -> dict[str, object]:
         read = opened & (weights > 0)
         counts = read[sources] & (weights[targets] > 0)
         sources, targets = sources[counts], targets[counts]
-        truth, way = _pagerank(sources, targets, weights / weights.sum(), 1 - crawl.rules.q / MILLION)
+        total = float(weights.sum()) or 1.0  # All pages may be gone.
+        truth, way = _pagerank(sources, targets, weights / total, 1 - crawl.rules.q / MILLION)
         places = [(shard, page) for shard, (a, b) in enumerate(pairwise(starts.tolist())) for page in range(b - a)]
         told = np.array([view.share(place) for place in places])
         error = float(np.abs(np.where(weights > 0, told, 0.0) - truth).sum())
@@ -87,6 +88,8 @@ def _links(crawl: Crawl, starts: Int64s) -> tuple[Int64s, Int64s, Bools]:
 
 def _pagerank(sources: Int64s, targets: Int64s, teleport: Float64s, damping: float) -> tuple[Float64s, str]:
     pages = len(teleport)
+    if not teleport.any():
+        return teleport, "scipy"
     try:
         import igraph
     except ImportError:

@@ -49,3 +49,10 @@ def test_without_kept_links_verification_is_refused(valkey: Server) -> None:
     web = crawled(valkey, "verify-none", keep_links=False)
     with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=off"):
         verified(asked(web.crawl))
+
+
+def test_crawl_whose_pages_are_all_gone_has_no_error(valkey: Server) -> None:
+    web = Web(valkey, "verify-gone")
+    web.read(PAGES[0], [], status=404)
+    found = verified(asked(web.crawl))
+    assert (found["pages"], found["error"]) == (0, 0.0)

@@ -21,6 +21,12 @@ def test_pool_has_the_links_and_in_links_of_a_dict_through_many_changes(monkeypa
             seen[page] += [UNKNOWN_PAGE] * int(draw.integers(2))
         counts = np.array([len(seen[page]) for page in pages.tolist()], np.uint32)
         pool.put_many(pages, counts, np.array([link for page in pages.tolist() for link in seen[page]], np.uint32))
+        named = [page for page, links in seen.items() if UNKNOWN_PAGE in links and draw.integers(4) == 0]
+        pool.drop_unknown(np.array(named, np.int64))
+        at = np.array([page for page in named if len(seen[page]) % 2], np.int64)
+        pool.add_links(at, np.full(len(at), PAGES + step, np.uint32))
+        for page in named:
+            seen[page] = seen[page][:-1] + [PAGES + step] * (len(seen[page]) % 2)
         if step % 10:
             continue
         sources = {to: sorted(page for page, links in seen.items() if to in links) for to in range(PAGES)}
