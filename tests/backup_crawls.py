@@ -9,7 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
+import zstandard
 from logs import NOW_US, PARTITION, pep_history
 
 from opic.errors import DeliveryPaused
@@ -141,3 +143,28 @@ def backup_of_four(server: Any, directory: Path) -> Path:
     assert crawl.waiting() > 0
     backup(crawl, directory)
     return directory
+
+
+def bytes_of(value: Any) -> bytes:
+    """All bytes in a value, unpacked."""
+    if isinstance(value, dict):
+        return b"".join(bytes_of(part) for pair in value.items() for part in pair)
+    if isinstance(value, list | tuple):
+        return b"".join(map(bytes_of, value))
+    if isinstance(value, str):
+        return value.encode()
+    if not isinstance(value, bytes):
+        return b""
+    for at in range(len(value)):
+        if value[at : at + 4] == b"\x28\xb5\x2f\xfd":  # A zstd frame.
+            value += zstandard.ZstdDecompressor().decompressobj().decompress(value[at:])
+    return value
+
+
+def bytes_in_backup(directory: Path) -> bytes:
+    found = b""
+    for path in directory.iterdir():
+        if path.suffix != ".json":
+            with zstandard.ZstdDecompressor().stream_reader(path.read_bytes()) as stream:
+                found += b"".join(map(bytes_of, msgpack.Unpacker(stream, raw=True, strict_map_key=False)))
+    return found

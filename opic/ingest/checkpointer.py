@@ -273,11 +273,12 @@ class Checkpointer:
         blank = least - 1 if len(since) or self._names_since or self.links.since else head.lsn
         if freed * LOOKS_A_BUDGET < self.budget and not 0 < self.forgot <= blank:
             return None
-        return ["FCALL", "opic_4_trim", 2, self.keys.head, self.keys.journal, head.lsn, head.digest, least, blank]
+        names = self.keys.head, self.keys.journal, self.keys.copied
+        return ["FCALL", "opic_4_trim", 3, *names, head.lsn, head.digest, least, blank]
 
     def trimmed(self, least: int, blank: int) -> None:
         """Record that the journal was trimmed below `least`, with blocks blank of what was forgotten up to `blank`."""
-        if self.forgot <= blank:
+        if self.forgot <= min(blank, least):
             self.forgot = 0
         while self._journal and self._journal[0][0] < least:
             self.journal_bytes -= self._journal.popleft()[1]

@@ -349,7 +349,7 @@ class ShardWriter:
     def _take_trim(self, trim: list[Any], line: Line) -> None:
         (answer,) = line.answers(1)
         if not isinstance(answer, Exception) and answer[0] == b"OK":
-            self.checkpointer.trimmed(*trim[-2:])
+            self.checkpointer.trimmed(int(answer[1]), trim[-1])
         else:  # A later trim frees more.
             log.warning("shard %d: trimming the journal was refused: %s", self.shard.number, answer)
 

@@ -7,7 +7,7 @@ can be rebuilt from the store.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -40,6 +40,30 @@ from opic.urls.canonical import host_of, shard_of
 log = logging.getLogger("opic.ingest")
 
 PAUSED_SECONDS: Final = 0.02  # Retry interval of deliveries while a backup holds them.
+
+
+def routed(event: CheckedEvent, home: int, shards: int) -> Iterator[tuple[int, CheckedEvent]]:
+    """Yield each shard that an event concerns, with the part of the event for that shard.
+
+    Args:
+        event: the event of a record that does not define classes.
+        home: the shard with the resume point of the record's partition.
+        shards: number of shards of the crawl.
+    """
+    if event.url:
+        yield shard_of(host_of(event.url), shards), event
+    elif event.seeds or event.trust:
+        seeds: dict[int, list[str]] = {}
+        for url in event.seeds:
+            seeds.setdefault(shard_of(host_of(url), shards), []).append(url)
+        if event.trust:  # Every shard keeps links from the first trusted page on.
+            seeds = {shard: [] for shard in range(shards)} | seeds
+        for shard, urls in seeds.items():
+            yield shard, replace(event, seeds=tuple(urls))
+    else:
+        if event.outcome is Outcome.CLASSIFY:  # Of a log of one shard; here the shards do so by themselves.
+            event = replace(event, ids=(0, 0))
+        yield home, event
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -216,9 +240,10 @@ class Writer:
             if (found := self.resume(partition)) < taken.since:
                 raise TailLost(self.crawl.home(partition).number, partition, found, taken.since)
             ends = rests_on[partition] = {}
+            home = self.crawl.home(partition).number
             for record in taken.records:
                 event = decode_record(partition, record, self.limits)
-                for shard, part in [(0, event)] if defines else self._route(partition, event):
+                for shard, part in [(0, event)] if defines else routed(event, home, len(self.stores)):
                     parts.setdefault(shard, []).append(Input(partition, record, part))
                     ends[shard] = record.offset + 1
         try:
@@ -267,24 +292,6 @@ class Writer:
             except OutboxFull:
                 if not self.deliver():  # Any writer may deliver to any shard.
                     raise
-
-    def _route(self, partition: str, event: CheckedEvent) -> Iterable[tuple[int, CheckedEvent]]:
-        """Yield each shard that an event concerns, with the part of the event for that shard."""
-        shards = len(self.stores)
-        if event.url:
-            yield shard_of(host_of(event.url), shards), event
-        elif event.seeds:
-            seeds: dict[int, list[str]] = {}
-            for url in event.seeds:
-                seeds.setdefault(shard_of(host_of(url), shards), []).append(url)
-            if event.trust:  # Every shard keeps links from the first trusted page on.
-                seeds = {shard: [] for shard in range(shards)} | seeds
-            for shard, urls in seeds.items():
-                yield shard, replace(event, seeds=tuple(urls))
-        else:
-            if event.outcome is Outcome.CLASSIFY:  # Of a log of one shard; here the shards do so by themselves.
-                event = replace(event, ids=(0, 0))
-            yield self.crawl.home(partition).number, event
 
     # Classes of pages.
 

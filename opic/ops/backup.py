@@ -22,7 +22,6 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from opic.errors import StoreUnavailable
-from opic.ingest import ShardWriter
 from opic.ops.backup_check import check_backup, summary_of
 from opic.ops.backup_files import BACKUP_FORMAT, make_empty, write_manifest
 from opic.ops.shard_copy import HOLD, TRIES_MAX, ShardCopy
@@ -33,8 +32,6 @@ from opic.store.library import primaries
 
 HOLD_SECONDS: Final = 10.0  # If the backup process dies, deliveries between shards resume after this time.
 RENEW_SECONDS: Final = 2.0
-POLL_SECONDS: Final = 0.1
-PURGE_SECONDS_MAX: Final = 120.0
 THREADS_A_SERVER: Final = 2  # One reads while the other compresses; more threads would make other clients wait.
 log = logging.getLogger("opic.ops")
 
@@ -59,7 +56,6 @@ def backup(crawl: Crawl, directory: Path, on_progress: Progress = lambda _done, 
             no manifest and is not a backup.
     """
     make_empty(directory)
-    _await_purges(crawl)
     client, backup_id = crawl.client, secrets.token_hex(8)
     threads = min(len(crawl), THREADS_A_SERVER * len(primaries(client)))
     with ExitStack() as stack, ThreadPoolExecutor(threads, "opic-backup") as pool:
@@ -67,7 +63,8 @@ def backup(crawl: Crawl, directory: Path, on_progress: Progress = lambda _done, 
         for copy in copies:
             stack.callback(copy.close)
         _copy(crawl, copies, pool, on_progress)
-        files = [line for copy in copies for line in copy.finish()]
+        domains = set[str]().union(*pool.map(ShardCopy.take_forgotten_out, copies))
+        files = [line for copy in copies for line in copy.finish(domains)]
     on_progress(sum(copy.done for copy in copies), sum(copy.done for copy in copies))
     manifest = _manifest(crawl, backup_id) | {"counts": [copy.counts for copy in copies]}
     checked = check_backup(directory, manifest)
@@ -99,31 +96,6 @@ def _copy(crawl: Crawl, copies: Sequence[ShardCopy], pool: ThreadPoolExecutor, o
     )
 
 
-def _await_purges(crawl: Crawl) -> None:
-    """Wait until neither blocks nor journals have URLs of pages that were forgotten; without a worker, see to it.
-
-    Raises:
-        StoreUnavailable: events keep a shard from it for too long.
-    """
-    deadline = time.monotonic() + PURGE_SECONDS_MAX
-    while True:
-        pending = crawl.ask([["HGET", shard.keys.head, "forgot"] for shard in crawl.shards])
-        waiting = [shard for shard, lsn in zip(crawl.shards, pending, strict=True) if lsn is not None]
-        if not waiting:
-            return
-        if time.monotonic() > deadline:
-            raise StoreUnavailable(
-                f"shard {waiting[0].number} still has URLs of pages that were forgotten, which no backup may hold: try "
-                "again once fewer events arrive"
-            )
-        for shard in waiting:
-            try:
-                ShardWriter(shard).checkpoint()
-            except StoreUnavailable as error:  # Another worker appended meanwhile, and may have done it.
-                log.info("shard %d: waiting until no URLs of forgotten pages are stored: %s", shard.number, error)
-        time.sleep(POLL_SECONDS)
-
-
 def _manifest(crawl: Crawl, backup_id: str) -> dict[str, Any]:
     """Return the fields of the manifest that describe the crawl."""
     server = primaries(crawl.client)[0].info("server")
@@ -141,19 +113,22 @@ def _manifest(crawl: Crawl, backup_id: str) -> dict[str, Any]:
 
 def _end(crawl: Crawl, copies: Sequence[ShardCopy], pool: ThreadPoolExecutor) -> bool:
     """Read the heads and everything that belongs to them; return whether nothing is missing in the copies."""
-    with Hold(crawl) as hold:
+    with Hold(crawl, copies) as hold:
         list(pool.map(ShardCopy.read_resume, copies))
         ends = list(pool.map(ShardCopy.read_end, copies))
-        fit = list(pool.map(lambda copy: copy.read_outboxes(ends, hold.renew) and copy.read_log(hold.renew), copies))
+        fit = list(
+            pool.map(lambda copy: copy.read_outboxes(ends, hold.renew) and copy.read_log(ends, hold.renew), copies)
+        )
     return all(list(pool.map(ShardCopy.read_rest, copies))) and all(fit)
 
 
 class Hold:
     """Holds deliveries and trims of the log, but not events. The hold expires after HOLD_SECONDS unless renewed."""
 
-    def __init__(self, crawl: Crawl) -> None:
-        """Create the hold; entering the context starts it."""
+    def __init__(self, crawl: Crawl, copies: Sequence[ShardCopy] = ()) -> None:
+        """Create the hold; entering the context starts it. It also lets the journals of these copies be kept."""
         self._crawl, self._until_us, self._renewed = crawl, 0, float("-inf")
+        self._copies = copies
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -182,4 +157,5 @@ class Hold:
             times = [server.time() for server in primaries(self._crawl.client)]
         latest = max(int(seconds) * 1_000_000 + int(micros) for seconds, micros in times)
         self._until_us = latest + round(HOLD_SECONDS * 1e6)
-        self._crawl.ask([["HSET", shard.keys.offsets, HOLD, self._until_us] for shard in self._crawl.shards])
+        keep = [copy.keep_journal() for copy in self._copies]
+        self._crawl.ask([*keep, *(["HSET", shard.keys.offsets, HOLD, self._until_us] for shard in self._crawl.shards)])

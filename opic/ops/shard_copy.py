@@ -4,8 +4,12 @@ A shard is copied within one run of its server. If the server restarts or anothe
 shard is copied again, because the server may have lost what was read from it, and cursors of scans mean nothing to
 another run (`opic.store.scan`). How many elements were scanned is compared with the store's count at the end.
 
+Workers trim no record of the journal that was not copied yet, while the key `copied` is there. It expires if the
+backup dies. If it expired earlier, because the backup's disk stood still, there may be a gap, and the shard is copied
+again.
+
 Reasons for the order of reads:
-    journal before blocks          if the journal is trimmed during the copy, there is a gap: the shard is copied again
+    journal before blocks          what a block lacks is in the records
     seen after the journal's start entries added later are in the records; pagemeta, urls and links likewise
     links before their segments    those of an earlier version, which a worker moves into segments
     resume points before the heads no shard is behind a resume point
@@ -14,7 +18,8 @@ Reasons for the order of reads:
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,18 +27,21 @@ from typing import Any, Final
 from opic.errors import ScanBroken, StoreUnavailable
 from opic.ingest.event_log import EventLog
 from opic.model.transfer import source_of
-from opic.ops.backup_files import LOG_SHARD, SEGMENT, SEGMENTS, PartFile, parts_of
+from opic.ops.backup_files import LOG_SHARD, SEGMENT, SEGMENTS, PartFile, parts_of, read_values
+from opic.ops.forgotten_pages import AppliedRecords, Forgotten
 from opic.replica.checkpoint import blocks_of
 from opic.replica.crawl import Crawl
 from opic.replica.effect import Effect, Head
 from opic.replica.follow import ENTRIES_MAX, ENTRY_BYTES_AIM, NO_HEAD, head_of
 from opic.replica.stored_links import each_segment
 from opic.store.connection import store_errors
+from opic.store.local_lists import lists_without
 from opic.store.scan import read_hash, scan_hash, scan_sorted_set
 from opic.store.shard import Shard
 
 AWAY_SECONDS_MAX: Final = 60.0  # How long a backup waits for a server that restarts or fails over.
 TRIES_MAX: Final = 20  # Maximum number of copies of a shard whose journal was trimmed, and of attempts to end the copy.
+COPIED_SECONDS: Final = 10.0  # If the backup dies, workers trim the journal again after this time.
 BLOCKS_A_READ: Final = 4  # About a megabyte, which takes the server half a millisecond.
 ENTRIES_A_READ: Final = 100  # Entries of the log, of outboxes and of dead letters.
 HOLD: Final = b"hold"
@@ -47,7 +55,6 @@ SETTINGS: Final = (
     ("limits", "hash"),
     ("since", "hash"),
     ("curve", "hash"),
-    ("local", "hash"),
     ("replayed", "set"),
     ("replays", "hash"),  # Behind the log, which is copied later.
 )
@@ -56,7 +63,7 @@ OF_PAGES: Final = (("waits", "zset"), ("fails", "hash"))
 # Keys that are not copied, none of them about cash: state that ends within minutes, and statistics of this store.
 FLEETING: Final = (
     "leases", "holders", "refusals", "hosts", "freed", "released", "renewed", "flights", "flightends", "metrics",
-    "barrier",
+    "barrier", "copied",
 )  # fmt: skip
 log = logging.getLogger("opic.ops")
 
@@ -90,6 +97,10 @@ class ShardCopy:
         self.counts: dict[str, int] = {}  # As of the end: what `check_backup` has to find.
         self._begin("")
 
+    def keep_journal(self, seconds: float = COPIED_SECONDS) -> list[Any]:
+        """Return the command that lets workers keep the records of the journal that were not copied yet."""
+        return ["SET", self.keys.copied, self._head.lsn, "PX", round(1000 * seconds)]
+
     def _begin(self, why: str) -> None:
         """Start from the journal's first record; `why` is the reason if the shard is copied again."""
         if why:
@@ -102,6 +113,7 @@ class ShardCopy:
             )
         self._run = self._await_run()
         self._head, self._pages, self._entry_bytes = NO_HEAD, 0, ENTRY_BYTES_AIM
+        self._forgotten = set[int]()  # Pages that copied records forgot, and that are not known again.
         self._blocks_left.close()
         self._blocks_left, self._copied = self._copy_blocks(), False
         self.blocks = self.done = 0
@@ -127,13 +139,34 @@ class ShardCopy:
         self._files[part] = PartFile(self._directory, self._backup_id, self.shard.number, part)
 
     def close(self) -> None:
-        """Close the files of an unfinished backup."""
+        """Close the files of an unfinished backup; let workers trim the journal again."""
         self._blocks_left.close()
         for file in self._files.values():
             file.abandon()
+        with suppress(StoreUnavailable):  # Then it expires by itself.
+            self._crawl.ask([self.keep_journal(0.001)])
 
-    def finish(self) -> list[dict[str, Any]]:
-        """Complete the files; return their entries in the manifest."""
+    def take_forgotten_out(self) -> set[str]:
+        """Take out URLs and metadata of pages that are forgotten at the end; return the registered domains of these."""
+        forgotten = Forgotten(self._forgotten)
+        if self._forgotten:
+            for part, without in (("journal", forgotten.record), ("blocks", forgotten.value)):
+                self._files[part].close()
+                raw = self._files[part].path
+                raw = raw.rename(raw.with_suffix(".raw"))
+                self._open(part)
+                for value in filter(None, map(without, read_values(raw))):
+                    self._files[part].put(value)
+                raw.unlink()
+            self._head = self._head._replace(digest=forgotten.digest)
+        return forgotten.domains
+
+    def finish(self, forgotten_domains: Collection[str]) -> list[dict[str, Any]]:
+        """Complete the files, without lists of domains of which pages were forgotten; return their manifest entries."""
+        head = {b"lsn": b"%d" % self._head.lsn, b"digest": self._head.digest} if self._head.lsn else {}
+        self._files["keys"].put(["head", "hash", head])
+        if lists := lists_without(read_hash(self._client, self.keys.local_lists), forgotten_domains):
+            self._files["keys"].put(["local", "hash", lists])
         return [self._files[part].close() for part in parts_of(self.shard.number)]
 
     # While events take effect.
@@ -154,9 +187,10 @@ class ShardCopy:
         while until is None or self._head.lsn < until.lsn:
             count = max(1, min(ENTRIES_MAX, ENTRY_BYTES_AIM // self._entry_bytes))
             after = f"({self._head.lsn}-0" if self._head.lsn else "-"
-            found, entries = self._crawl.ask([
+            found, entries, _ = self._crawl.ask([
                 ["HMGET", self.keys.head, "lsn", "digest"],
                 ["XRANGE", self.keys.journal, after, end, "COUNT", count],
+                self.keep_journal(),
             ])  # fmt: skip
             for _, fields in entries:
                 self._take(fields[b"r"])
@@ -174,6 +208,8 @@ class ShardCopy:
             raise _Gap(f"record {effect.lsn} does not follow {self._head.lsn}")
         self._files["journal"].put(record)
         self._head, self._pages = effect.head, effect.pages
+        self._forgotten.update(effect.forgotten.tolist())
+        self._forgotten.difference_update(effect.again)
         self._entry_bytes += (len(record) - self._entry_bytes) // 8
 
     def _copy_blocks(self) -> Generator[None]:
@@ -249,9 +285,6 @@ class ShardCopy:
             pipe.zrange(keys.seen, 0, 0, withscores=True)
             head, *hashes, log_end, call_ends, letters, metas, seen, oldest = pipe.execute()
         found = dict(zip(names, hashes, strict=True))
-        found["head"] = {
-            name: value for name, value in zip((b"lsn", b"digest"), head, strict=True) if value is not None
-        }
         found["offsets"].pop(HOLD, None)
         last = letters[0][0] if letters else None
         self.counts = {"pagemeta": metas, "seen": seen, "seen_from": int(oldest[0][1]) if oldest else 0}
@@ -282,18 +315,21 @@ class ShardCopy:
                 return False
         return True
 
-    def read_log(self, renew: Callable[[], object]) -> bool:
-        """Copy accepted events that may not have taken effect yet; return whether none is missing."""
+    def read_log(self, ends: Sequence[End], renew: Callable[[], object]) -> bool:
+        """Copy accepted events that may not have taken effect yet; return whether none is missing.
+
+        Of those before the heads, only what has not: the rest may name pages that were forgotten since.
+        """
         if self.shard.number != LOG_SHARD:
             return True
         self._open("log")
-        at, end = self._log_from, self._end.log_end
+        at, end, applied = self._log_from, self._end.log_end, AppliedRecords(end.hashes["offsets"] for end in ends)
         if at < end:
             for entries in self._entries(self.keys.log, f"1-{at}" if at else "-", f"1-{end - 1}"):
                 numbers = [int(entry_id.partition(b"-")[2]) for entry_id, _ in entries]
                 if numbers != list(range(at, at + len(numbers))):
                     break
-                self._files["log"].put(entries)
+                self._files["log"].put([[name, applied.rest(name, fields)] for name, fields in entries])
                 at += len(numbers)
                 renew()
         if at < end:

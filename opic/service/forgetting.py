@@ -80,9 +80,11 @@ def forget_pages(backend: Backend, find: Callable[[Crawl], list[Int64s]], begin:
             if not urls:
                 continue
             parts = [urls[at : at + FORGOTTEN_MAX] for at in range(0, len(urls), FORGOTTEN_MAX)]
+            domains = {registered_domain(host_of(url)) for url in urls}
+            # Before, since nobody would come back to it if this process died; after, since another may have come.
+            drop_lists(crawl.client, backend.shard.keys, domains)
             backend.settle(backend.accept([encode_forgotten(part) for part in parts], "forget"))
             count += len(urls)
-            domains = {registered_domain(host_of(url)) for url in urls}
             drop_lists(crawl.client, backend.shard.keys, domains)
             crawl.follow()
     return {"forgotten": count}

@@ -9,6 +9,7 @@
 --   books, offsets        hashes: the totals after the last record; source/partition -> next offset. Field `hold` of
 --                         offsets: until this time (microseconds) the shard accepts no deliveries from other shards and
 --                         its log is not trimmed, while a backup finishes
+--   copied                the last record of the journal that a running backup has copied; expires if the backup dies
 --   out:<to>, sent        streams: entries sent to another shard, 1-0, 1-1 ..; hash: shard -> number of entries so far
 --   seen                  sorted set: calls with an Idempotency-Key that took effect -> time of their records
 --   pagemeta              hash: page -> its metadata, packed (opic/model/page_notes.py)
@@ -329,18 +330,19 @@ local function links(keys, args)
   return {'OK'}
 end
 
--- opic_4_trim: trim the journal's records below `least`, but never the last record.
---   KEYS head journal   ARGV expected-lsn expected-digest least blank
--- All blocks are blank of the URLs of pages that records up to `blank` forgot, so the journal is too after this trim.
--- It frees memory, so it is allowed when the server is out of memory. Returns {'OK'} or {'HEAD', lsn, digest}.
+-- opic_4_trim: trim the journal's records below `least`, but never the last record, nor one that a backup still needs.
+--   KEYS head journal copied   ARGV expected-lsn expected-digest least blank
+-- All blocks are blank of the URLs of pages that records up to `blank` forgot; the journal has none of these URLs if it
+-- begins with the record that forgot the last of them. Trimming frees memory, so it is allowed when the server is out
+-- of memory. Returns {'OK', the first record that may be left} or {'HEAD', lsn, digest}.
 local function trim(keys, args)
   local other = moved(keys[1], args[1], args[2])
   if other then return other end
-  local least = math.min(tonumber(args[3]), tonumber(args[1]))
+  local least = math.min(tonumber(args[3]), tonumber(args[1]), tonumber(redis.call('GET', keys[3]) or args[1]) + 1)
   redis.call('XTRIM', keys[2], 'MINID', string.format('%.0f-0', least))
   local forgot = tonumber(redis.call('HGET', keys[1], 'forgot') or 0)
-  if forgot > 0 and forgot <= tonumber(args[4]) then redis.call('HDEL', keys[1], 'forgot') end
-  return {'OK'}
+  if forgot > 0 and forgot <= math.min(tonumber(args[4]), least) then redis.call('HDEL', keys[1], 'forgot') end
+  return {'OK', string.format('%.0f', least)}
 end
 
 -- opic_4_trim_log: trim accepted events below an offset, approximately, because whole stream nodes are cheap to drop.

@@ -68,6 +68,7 @@ class Keys:
     flights: str
     flight_ends: str
     barrier: str
+    copied: str
     local_lists: str
 
     def __init__(self, crawl: str, shard: int) -> None:

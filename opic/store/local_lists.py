@@ -5,7 +5,7 @@ without reading it. Both are MessagePack, the list in zstd. An estimator replace
 the store depends on it. A list expires KEPT_SECONDS after its last update; the next write removes it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -85,6 +85,11 @@ def read_heads(client: Client, keys: Keys) -> list[ListHead]:
     with store_errors():
         heads = [head for head in _heads(client, keys) if head.expires_at > now]
     return sorted(heads, key=lambda head: (-head.sent_at, head.domain))
+
+
+def lists_without(found: Mapping[bytes, bytes], domains: Collection[str]) -> dict[bytes, bytes]:
+    """Return the fields of the hash of lists without those of some domains."""
+    return {field: value for field, value in found.items() if field.decode().removeprefix(HEAD) not in domains}
 
 
 def drop_lists(client: Client, keys: Keys, domains: Iterable[str]) -> None:

@@ -3,17 +3,13 @@
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import httpx
-import msgpack
 import pytest
-import zstandard
 from exact_readers import asked, error_and_bound, truth
 from linked_web import PAGES, Web
 from processes import wait_until
-from same_state import assert_same, small_blocks
 from servers import Server
 from serving import serving_embedded
 
@@ -21,16 +17,12 @@ from opic.client import Client, NotFound
 from opic.errors import FenceMoved, UrlMissing
 from opic.ingest import ShardWriter
 from opic.model.cash import Flag
-from opic.model.ledger import Ledger
-from opic.ops.backup import backup
-from opic.ops.restore import restore
 from opic.query.inlinks import inlinks
 from opic.query.kept_links import KeptLinks
 from opic.query.snapshots import Snapshots
 from opic.query.top_pages import best_pages
 from opic.query.verification import verified
 from opic.replica import Crawl
-from opic.store import Shard
 
 HUB, OLD, OLDER = "http://hub.org/", "http://www.old.org/a/1", "http://www.old.org/a/2"
 OTHER, SPARED = "http://old.org:81/b", "http://bold.org/a/1"
@@ -167,59 +159,6 @@ def test_exact_importance_and_in_links_stay_true(valkey: Server, shards: int) ->
                 told = verified(following)
                 assert float(told["error"]) <= float(told["error_bound"])  # type: ignore[arg-type]
     assert web.crawl.audit()[0].conserved
-
-
-def bytes_of(value: Any) -> bytes:
-    """All bytes in a value, unpacked."""
-    if isinstance(value, dict):
-        return b"".join(bytes_of(part) for pair in value.items() for part in pair)
-    if isinstance(value, list | tuple):
-        return b"".join(map(bytes_of, value))
-    if isinstance(value, str):
-        return value.encode()
-    if not isinstance(value, bytes):
-        return b""
-    for at in range(len(value)):
-        if value[at : at + 4] == b"\x28\xb5\x2f\xfd":  # A zstd frame.
-            value += zstandard.ZstdDecompressor().decompressobj().decompress(value[at:])
-    return value
-
-
-def bytes_in_backup(directory: Path) -> bytes:
-    found = b""
-    for path in directory.iterdir():
-        if path.suffix != ".json":
-            with zstandard.ZstdDecompressor().stream_reader(path.read_bytes()) as stream:
-                found += b"".join(map(bytes_of, msgpack.Unpacker(stream, raw=True, strict_map_key=False)))
-    return found
-
-
-def test_backup_omits_forgotten_pages_and_restores_those_known_again(valkey: Server, tmp_path: Path) -> None:
-    web, ledger = Web(valkey, "copied"), Ledger()
-    ledger.trust = {}
-    with small_blocks():
-        for page in range(8):
-            web.read(PAGES[page], PAGES[page + 1 : page + 4])
-            ledger.apply("log/0", web.last)
-        ShardWriter(web.crawl.shards[0]).checkpoint()
-        web.read("http://late.org/", [PAGES[2]])
-        ledger.apply("log/0", web.last)
-        web.forget("http://late.org/", PAGES[1], PAGES[2], PAGES[5])
-        ledger.apply("log/0", web.last)
-        backup(web.crawl, tmp_path / "forgotten")
-        for step in range(2):  # At once, and after a checkpoint.
-            web.read(PAGES[4], [PAGES[2]])
-            ledger.apply("log/0", web.last)
-            assert_same(web.crawl.shards[0], ledger)
-            backup(web.crawl, tmp_path / f"again-{step}")
-            restore(valkey.client(), tmp_path / f"again-{step}", f"other-{step}")
-            assert_same(Shard.open(valkey.client(), f"other-{step}"), ledger)
-            ShardWriter(web.crawl.shards[0]).checkpoint()
-    stored = bytes_in_backup(tmp_path / "forgotten")
-    assert PAGES[4].encode() in stored
-    for url in ("http://late.org/", PAGES[1], PAGES[2] + "\n", PAGES[5]):
-        assert url.encode() not in stored
-    assert PAGES[2].encode() in bytes_in_backup(tmp_path / "again-1")
 
 
 def test_readers_that_follow_see_the_same_as_a_new_one(valkey: Server) -> None:
