@@ -40,6 +40,7 @@ JOURNAL_BYTES: Final = 64 << 20  # Per server, divided among the shards of a cra
 LOOKS_A_BUDGET: Final = 64
 WRITTEN_BY: Final = 0.6  # Fraction of the budget by which all blocks that were dirty have been written.
 CALL_BYTES_AIM: Final = 128 << 10  # Bytes of blocks per call: blocks the server for less than half a millisecond.
+PURGE_SECONDS_MAX: Final = 60.0  # URLs of forgotten pages are stored no longer, however often pages are forgotten.
 FIELDS: Final = ("v", "f", "s", "m", "p", "o", "u", "d", "e")  # One bit each.
 V, F, S, M, U, D, E = 1, 2, 4, 8, 64, 128, 256
 NEW: Final = (1 << len(FIELDS)) - 1
@@ -88,7 +89,8 @@ class Checkpointer:
         self._journal: deque[tuple[int, int]] = deque()  # Records not trimmed yet: LSN, bytes.
         self.journal_bytes = self._looked_bytes = 0  # Of the records in the journal; of those since the last `write`.
         self._others = False  # Whether another worker has appended since the last `write`.
-        self.forgot, self._forgot_at = 0, 0.0  # The last record that forgot pages, unless none has their URLs any more.
+        self.forgot = 0  # The last record that forgot pages, unless neither blocks nor the journal have their URLs.
+        self._forgot_first = self._forgot_last = 0.0  # When the first of these pages was forgotten, and the last one.
         self._blank: dict[int, set[int]] = {}  # By block: numbers of fields with URLs of pages that were forgotten.
         self.links.reset()
 
@@ -149,7 +151,9 @@ class Checkpointer:
 
     def _note_forgotten(self, effect: Effect, lsn_of: Int64s | None) -> None:
         """Note which fields of URLs have to be written without those of forgotten pages."""
-        self.forgot, self._forgot_at = effect.lsn, time.monotonic()
+        now = time.monotonic()
+        self._forgot_first = self._forgot_first if self.forgot else now
+        self.forgot, self._forgot_last = effect.lsn, now
         for number in np.unique(effect.forgotten.astype(np.int64) // URLS_A_FIELD).tolist():
             block = number * URLS_A_FIELD // PAGES_A_BLOCK
             if lsn_of is None or lsn_of[block] < effect.lsn:
@@ -216,8 +220,11 @@ class Checkpointer:
         }
 
     def purge_due(self, seconds: float) -> bool:
-        """Return whether URLs of pages may still be stored that were forgotten this long ago or longer."""
-        return bool(self.forgot) and time.monotonic() - self._forgot_at >= seconds
+        """Return whether it is time to remove the URLs of forgotten pages: see `ShardWriter.purge`."""
+        now = time.monotonic()
+        return bool(self.forgot) and (
+            now - self._forgot_last >= seconds or now - self._forgot_first >= PURGE_SECONDS_MAX
+        )
 
     def _compose(self, head: Head, images: Sequence[tuple[int | None, dict[str, bytes]]]) -> list[BlocksCall]:
         """Distribute images of blocks over calls. The block number None stands for the names."""

@@ -329,9 +329,9 @@ class ShardWriter:
             self._trim(line)
 
     def purge(self, seconds: float) -> None:
-        """Remove the URLs of forgotten pages from the blocks and the journal, once nothing was forgotten for a while.
+        """Remove the URLs of forgotten pages from the blocks and the journal if no page was forgotten for `seconds`.
 
-        Without this, it happens when the journal has turned over.
+        Or if one was PURGE_SECONDS_MAX ago. Without this, it happens when the journal has turned over.
         """
         if not self.checkpointer.purge_due(seconds):
             return

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from opic.errors import DeliveryPaused, DiskFull, StoreUnavailable, instead_of
 from opic.ingest import Step, Writer
+from opic.ingest.checkpointer import PURGE_SECONDS_MAX
 from opic.ingest.event_log import EventLog
 from opic.ingest.outage import Outage
 from opic.ingest.step_counts import StepCounts
@@ -27,8 +28,7 @@ RECORDS_A_READ = 2_000
 RECORDS_A_SHARD = 600
 IDLE_SECONDS = 0.5  # Longest wait for a record before the loop checks whether to stop.
 COMPARE_SECONDS = 2.0  # Minimum time between comparisons of all positions with the store's.
-PURGE_IDLE_SECONDS = 1.0  # URLs of forgotten pages are purged so long after the last was forgotten,
-PURGE_BUSY_SECONDS = 60.0  # or at the latest while there are always records to process.
+PURGE_IDLE_SECONDS = 1.0  # URLs of forgotten pages are purged so long after the last was forgotten, if it is idle then.
 GATHER_SECONDS = 0.01  # Time from one step to the next while few records come: those of this time share a step,
 FEW_RECORDS = 32  # whose cost hardly depends on their number, for the worker and for the readers of the journal.
 DELIVER_SHARE = 0.2  # Of a worker's time, the most that deliveries take while there are records to process:
@@ -346,7 +346,7 @@ class _Courier:
 
     def carry(self, *, idle: bool) -> None:
         """Deliver if it is time to, or at once if the worker is idle. Purge what was forgotten."""
-        self._writer.purge(PURGE_IDLE_SECONDS if idle else PURGE_BUSY_SECONDS)
+        self._writer.purge(PURGE_IDLE_SECONDS if idle else PURGE_SECONDS_MAX)
         began = time.monotonic()
         if not self._swept:
             self._swept = self._deliver(None)

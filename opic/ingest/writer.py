@@ -399,7 +399,7 @@ class Writer:
         return delivered + bool(grant)
 
     def purge(self, seconds: float) -> None:
-        """Remove the URLs of pages that were forgotten so long ago from what is stored; see `ShardWriter.purge`."""
+        """Remove the URLs of forgotten pages from what is stored; see `ShardWriter.purge`."""
         for store in self.stores:
             store.purge(seconds)
 

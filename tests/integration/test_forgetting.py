@@ -15,7 +15,7 @@ from serving import serving_embedded
 
 from opic.client import Client, NotFound
 from opic.errors import FenceMoved, UrlMissing
-from opic.ingest import ShardWriter
+from opic.ingest import ShardWriter, checkpointer
 from opic.model.cash import Flag
 from opic.query.inlinks import inlinks
 from opic.query.kept_links import KeptLinks
@@ -159,6 +159,23 @@ def test_exact_importance_and_in_links_stay_true(valkey: Server, shards: int) ->
                 told = verified(following)
                 assert float(told["error"]) <= float(told["error_bound"])  # type: ignore[arg-type]
     assert web.crawl.audit()[0].conserved
+
+
+def test_urls_are_removed_within_a_minute_however_often_pages_are_forgotten(
+    valkey: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(checkpointer.time, "monotonic", lambda: now[0])
+    web = Web(valkey, "forgetful")
+    for page in PAGES:
+        web.read(page, [])
+        web.forget(page)
+        now[0] += 10
+        assert not web.writer.stores[0].checkpointer.purge_due(60.0) or now[0] >= 1060
+    assert web.writer.stores[0].checkpointer.purge_due(60.0)
+    web.writer.purge(60.0)
+    assert not web.writer.stores[0].checkpointer.purge_due(0.0)
+    assert not valkey.client().hexists(web.crawl.shards[0].keys.head, "forgot")
 
 
 def test_readers_that_follow_see_the_same_as_a_new_one(valkey: Server) -> None:
