@@ -11,16 +11,18 @@ import argparse
 import sys
 import time
 from urllib.parse import urljoin, urlsplit
-from urllib.robotparser import RobotFileParser
 
 import httpx
+from protego import Protego
 
 from opic.client import Client, Event
 from opic.html.links import html_links
+from opic.robots import robots_rules
 
 AGENT = "opic-example/1"
 BATCH = 10
 BODY_BYTES_MAX = 2 << 20
+FORBID_ALL = b"User-agent: *\nDisallow: /\n"
 SLEEP_SECONDS_MAX = 1.0
 WAIT_SECONDS_MAX = 86_400.0  # A site that asks for more is asked again after a day.
 IDLE_SECONDS_MAX = 600.0  # Pages of a crawler that was killed come back sooner; those that keep failing do not.
@@ -31,20 +33,24 @@ class Robots:
 
     def __init__(self, web: httpx.Client) -> None:
         """Fetch by `web`."""
-        self._web, self._rules = web, dict[str, RobotFileParser]()
+        self._web, self._rules = web, dict[str, Protego]()
 
     def allow(self, url: str) -> bool:
         """Tell whether a page may be fetched. A host that does not answer is not asked for more."""
         site = "://".join(urlsplit(url)[:2])
         if site not in self._rules:
-            rules = self._rules[site] = RobotFileParser()
-            try:
-                answer = self._web.get(f"{site}/robots.txt", follow_redirects=True)
-                rules.parse(answer.text.splitlines() if answer.is_success else [])
-                rules.disallow_all = answer.status_code in (401, 403) or answer.is_server_error
-            except httpx.HTTPError:
-                rules.disallow_all = True
-        return self._rules[site].can_fetch(AGENT, url)
+            self._rules[site] = robots_rules(self._fetch(f"{site}/robots.txt"))
+        return bool(self._rules[site].can_fetch(url, AGENT))
+
+    def _fetch(self, url: str) -> bytes:
+        """Fetch a robots.txt: without one all is allowed; while it can't be had, nothing (RFC 9309, 2.3.1)."""
+        try:
+            with self._web.stream("GET", url, follow_redirects=True) as answer:
+                if answer.is_success:
+                    return body_of(answer)
+                return FORBID_ALL if answer.is_server_error or answer.status_code == 429 else b""
+        except httpx.HTTPError:
+            return FORBID_ALL
 
 
 def fetch(web: httpx.Client, robots: Robots, url: str) -> Event:

@@ -35,7 +35,7 @@ SAMPLING = "opic/sampling/"
 PICTURES = "opic/cli/pictures.py"
 PARQUET = "opic/ops/export.py"
 ARCHIVES = ("opic/archives/", "opic/compressed.py")
-HTML = "opic/html/"
+HTML = ("opic/html/", "opic/robots.py")
 SCRAPY = "opic/scrapy/"
 URLFRONTIER = "opic/urlfrontier/"
 CRAWLEE = "opic/crawlee.py"
@@ -104,7 +104,7 @@ def test_module_imports_only_packages_that_its_extra_names(path: Path) -> None:
         allowed |= named(EXTRAS["sample"])
     if relative(path) == PICTURES:
         allowed |= named(EXTRAS["plot"])
-    if relative(path).startswith((HTML, *GRAPH)):
+    if relative(path).startswith((*HTML, *GRAPH)):
         allowed |= named(EXTRAS["html"])
     if relative(path).startswith(SCRAPY):
         allowed = named(PROJECT["dependencies"]) | named(EXTRAS["html"]) | named(EXTRAS["scrapy"])

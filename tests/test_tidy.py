@@ -23,6 +23,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "logs": ["redaction"],
     "addresses": [],
     "compressed": [],
+    "robots": [],  # Crawlers import it.
     "arrays": [],
     "memory": [],
     "background": [],
@@ -40,7 +41,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "frontier": ["arrays", "errors", "messages", "urls", "model", "store", "replica", "query", "admission"],
     "service": ["errors", "logs", "memory", "urls", "model", "settings", "store", "replica", "ingest", "query"],
     "client": ["errors", "redaction", "messages"],  # Crawlers import it: no server, no store.
-    "local": ["arrays", "addresses", "errors", "urls", "model", "graph", "html", "client"],
+    "local": ["arrays", "addresses", "compressed", "robots", "errors", "urls", "model", "graph", "html", "client"],
     "sampling": ["arrays", "errors", "urls", "model", "graph", "html", "client", "local"],
     "crawlee": ["errors", "urls", "html", "client"],
     "scrapy": ["errors", "urls", "html", "client"],

@@ -6,7 +6,6 @@ and their targets are links.
 
 import asyncio
 import time
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -20,21 +19,21 @@ from protego import Protego
 
 from opic import __version__
 from opic.addresses import NotReachable, PublicTransport
+from opic.compressed import decodable
 from opic.html.media_types import MediaType
 from opic.html.process import LinkProcess
 from opic.local.fetcher import NO_ANSWER
 from opic.model.events import CrawlEvent
+from opic.robots import ROBOTS_BYTES_MAX, robots_rules
 from opic.urls.canonical import host_of
 
 AGENT: Final = "opic-local"  # What robots.txt may mention.
 USER_AGENT: Final = f"{AGENT}/{__version__}"
 CRAWL_DELAY_SECONDS_MAX: Final = 60.0
-ROBOTS_BYTES_MAX: Final = 512 << 10  # RFC 9309 asks for 500 KiB at least.
 ROBOTS_REDIRECTS_MAX: Final = 5
 SILENT_MAX: Final = 3  # Pages in a row without an answer, after which a host is skipped for this round.
 RETRY_FIRST_SECONDS: Final = 0.25  # Doubling.
 POLL_SECONDS: Final = 0.2
-GZIP: Final = 16 + zlib.MAX_WBITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,9 +224,10 @@ class WebFetcher(AbstractContextManager["WebFetcher"]):
                     if answer.has_redirect_location and (onward := _target(target, answer.headers["location"])):
                         target = onward
                         continue
-                    body = await _body(answer, ROBOTS_BYTES_MAX) if answer.is_success else b""
-                    if not answer.is_server_error:  # Without a robots.txt (4xx) all may be fetched: RFC 9309.
-                        found = Protego.parse(body.decode("utf-8", "replace"))
+                    body = await _body(answer, ROBOTS_BYTES_MAX + 1) if answer.is_success else b""
+                    # Without a robots.txt (4xx) all may be fetched: RFC 9309. 429 says nothing of it.
+                    if not answer.is_server_error and answer.status_code != httpx.codes.TOO_MANY_REQUESTS:
+                        found = robots_rules(body)
                     break
             if found is None:
                 return None  # Asked again for the next page.
@@ -244,16 +244,17 @@ async def _body(answer: httpx.Response, bytes_max: int) -> bytes:
     coding = answer.headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("identity", "gzip", "x-gzip"):
         raise httpx.DecodingError(f"content-encoding {coding} was not asked for", request=answer.request)
-    unpacker = None if coding == "identity" else zlib.decompressobj(GZIP)
-    body = bytearray()
+    packed = bytearray()
     async for part in answer.aiter_raw():
-        try:
-            body += part if unpacker is None else unpacker.decompress(part, bytes_max - len(body))
-        except zlib.error as error:
-            raise httpx.DecodingError(str(error), request=answer.request) from None
-        if len(body) >= bytes_max:
+        packed += part
+        if len(packed) >= bytes_max:  # Compressed or not: a body that unpacks to nothing may have no end.
             break
-    return bytes(body[:bytes_max])
+    if coding == "identity":
+        return bytes(packed[:bytes_max])
+    body, whole = decodable(bytes(packed), "gzip", bytes_max)
+    if not body and not whole:
+        raise httpx.DecodingError("the body is no gzip", request=answer.request)
+    return body
 
 
 def _target(url: str, location: str) -> str | None:

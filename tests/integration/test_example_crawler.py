@@ -13,10 +13,12 @@ from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
+import httpx
 import pytest
 from processes import wait_until
 from repository import ROOT
 from serving import serving
+from website import WebPage, website
 
 from opic.client import Client
 from opic.service.service import EmbeddedService
@@ -110,6 +112,26 @@ def test_a_site_is_crawled_politely_and_ranked(site: str, crawler: ModuleType, t
     times = [at for at, path, _ in Site.seen if path != "/robots.txt"]
     assert min(after - before for before, after in pairwise(times)) > DELAY_SECONDS / 2
     assert times[-1] - times[0] > (len(times) - 1) * DELAY_SECONDS * 0.9
+
+
+@pytest.mark.parametrize(
+    ("status", "robots", "path", "free"),
+    [
+        (200, "\ufeffUser-agent: *\nDisallow: /a\n", "/a", False),
+        (200, "User-agent: *\nDisallow: /*.pdf$\nAllow: /x/open.pdf\n", "/x/y.pdf", False),
+        (200, "User-agent: *\nDisallow: /*.pdf$\nAllow: /x/open.pdf\n", "/x/open.pdf", True),
+        (403, "User-agent: *\nDisallow: /", "/", True),
+        (429, "", "/", False),
+        (503, "", "/", False),
+    ],
+)
+def test_robots_txt_is_read_as_search_engines_read_it(
+    crawler: ModuleType, status: int, robots: str, path: str, free: bool
+) -> None:
+    with website("127.0.0.1", {"/robots.txt": WebPage(robots, status)}) as site, httpx.Client() as web:
+        assert crawler.Robots(web).allow(site.url + path) == free
+    with httpx.Client() as web:
+        assert not crawler.Robots(web).allow(site.url + path)  # It gives no answer now.
 
 
 class LargerSite(Site):

@@ -1,7 +1,6 @@
 """Fetching real pages over HTTP: politely, by robots.txt, within limits; whatever a website does, it ends."""
 
 import gzip
-import socket
 import ssl
 import subprocess
 import time
@@ -14,9 +13,9 @@ from urllib.parse import urlsplit
 
 import pytest
 from conftest import want_tool
+from public_names import Names
 from website import WebPage, Website, linking, redirect, website
 
-from opic import addresses
 from opic.addresses import is_public
 from opic.errors import BadInput
 from opic.local.estimator import Estimator, EstimatorOptions
@@ -84,6 +83,23 @@ def test_robots_txt_is_obeyed(sites: Sites) -> None:
     assert (events[f"{site.url}/mine"].status, events[f"{site.url}/mine"].excluded) == (0, True)
     assert events[f"{site.url}/private1.html"].status == 200  # The group that names us is the one that counts.
     assert "/mine" not in site.paths()
+
+
+@pytest.mark.parametrize(
+    ("robots", "private"),
+    [
+        ("\ufeffUser-agent: *\nDisallow: /a/private\n", True),
+        ("\ufeff\ufeffUser-agent: *\nDisallow: /a/private\n", True),
+        ("User-agent: *\r\nDisallow: /*private$\r\n", True),
+        ("User-agent: *\rDisallow: /*/private\rAllow: /a/p\r", True),  # The longest pattern counts,
+        ("User-agent: *\nDisallow: /\nAllow: /a\n", False),
+        ("User-agent: *\nDisallow: /a\nAllow: /a\n", False),  # of two as long the one that allows.
+        ("User-agent: *\nDisallow: /a/private.html$\n", False),
+    ],
+)
+def test_robots_txt_is_read_with_marks_and_wildcards(sites: Sites, robots: str, private: bool) -> None:
+    site = sites({"/robots.txt": WebPage(robots), "/a/private": linking("/")})
+    assert fetched([f"{site.url}/a/private"])[f"{site.url}/a/private"].excluded == private
 
 
 def test_site_whose_robots_txt_fails_is_left_alone(sites: Sites) -> None:
@@ -221,22 +237,6 @@ def test_private_host_is_not_connected_to(sites: Sites, host: str, caplog: pytes
     assert caplog.text.count("it is fetched with --allow-private only") == 1
 
 
-class Names:
-    """A resolver whose names have other addresses each time, and to which 127.0.0.2 and above are public."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **answers: Sequence[Sequence[str]]) -> None:
-        self._answers = {f"{name}.example": list(found) for name, found in answers.items()}
-        self._really = socket.getaddrinfo
-        monkeypatch.setattr(socket, "getaddrinfo", self._resolve)
-        monkeypatch.setattr(
-            addresses, "is_public", lambda address: address.startswith("127.") and address > "127.0.0.1"
-        )
-
-    def _resolve(self, host: str, port: int, *more: int, **named: int) -> list[object]:
-        found = self._answers[host].pop(0) if host in self._answers else [host]
-        return [entry for address in found for entry in self._really(address, port, *more, **named)]
-
-
 def test_name_that_resolves_to_another_address_later_does_not_rebind(
     sites: Sites, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,6 +294,28 @@ def test_certificate_has_to_name_the_host_and_not_the_address(
     urls = [f"https://{name}.example:{port}/" for name in ("right", "wrong")]
     events = fetched(urls, GUARDED)
     assert [events[url].status for url in urls] == [200, 0]
+
+
+def test_body_that_unpacks_to_nothing_ends(sites: Sites) -> None:
+    empty = gzip.compress(b"", mtime=0) * 50_000
+    page = WebPage(gzip.compress(b'<a href="/1">') + empty, headers={"content-encoding": "gzip"})
+    site = sites({"/": page, "/2": linking("/3")})
+    tracemalloc.start()
+    try:
+        events = fetched(
+            [f"{site.url}/", f"{site.url}/2"], WebLimits(0, 60, body_bytes_max=100_000, allow_private=True)
+        )
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [event.links for event in events.values()] == [[f"{site.url}/1"], [f"{site.url}/3"]]
+    assert peak < 4 << 20
+
+
+def test_body_of_several_gzip_members_is_read_whole(sites: Sites) -> None:
+    members = b"".join(gzip.compress(f'<a href="/{n}">'.encode()) for n in range(3))
+    site = sites({"/": WebPage(members, headers={"content-encoding": "gzip"})})
+    assert fetched([f"{site.url}/"])[f"{site.url}/"].links == [f"{site.url}/{n}" for n in range(3)]
 
 
 def test_decompression_bomb_is_not_unpacked(sites: Sites) -> None:
