@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "sampling": ["arrays", "errors", "urls", "model", "graph", "html", "client", "local"],
     "crawlee": ["errors", "urls", "html", "client"],
     "scrapy": ["errors", "urls", "html", "client"],
-    "sitemaps": ["addresses", "compressed", "errors", "urls"],
+    "sitemaps": ["addresses", "compressed", "errors", "urls", "html"],
     "archives": ["compressed", "errors", "urls", "model", "html"],
 }
 MAY_IMPORT["service"] += ["admission", "frontier", "redaction", "arrays", "background"]

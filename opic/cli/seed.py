@@ -43,7 +43,7 @@ class SitemapOptions:
         list[str] | None,
         typer.Option(
             metavar="URL|FILE",
-            help="The pages of this sitemap, sitemap index or feed (RSS, Atom), plain or gzip; repeatable.",
+            help="The pages of this sitemap, sitemap index, feed (RSS, Atom) or list of URLs; repeatable.",
         ),
     ] = None
     max_urls: Annotated[
@@ -110,7 +110,8 @@ def seed(
     """Add seed pages, and print how many were known already.
 
     URLs that can't be taken are listed with file and line, and the others are added. A sitemap is read within limits:
-    50 MiB, a minute and 1,000 files; indexes up to 3 levels below the first. One that declares entities is refused.
+    50 MiB, a minute and 1,000 files; indexes up to 3 levels below the first. Of a damaged one, the whole entries count.
+    One that declares entities is refused.
     Exit status 1: no URL could be taken, or with --strict any was rejected.
     """
     if not urls and file is None and not sitemaps.sitemap:

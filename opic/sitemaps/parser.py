@@ -1,144 +1,134 @@
-"""The pages that a sitemap, a sitemap index or a feed (RSS, RDF, Atom) names.
+"""The pages that a sitemap, a sitemap index, a feed (RSS, RDF, Atom) or a list of URLs names.
 
-Expat parses them, which ships with Python and builds no tree: what is read is kept only where it is the URL of a page.
-Anybody may write these files, so one that declares an entity is refused before anything is expanded, and so is one that
-is nested without end. Nothing outside of the file is ever read.
+Expat parses XML; it ships with Python and builds no tree: what is read is kept only where it is the URL of a page.
+Where a file is damaged, the entry there is left out and reading goes on at the next one: a URL is taken as it is
+written, or not at all. (Recovery in libxml2 drops what it can't read from the middle of a URL, so that another page is
+named.) Anybody may write these files, so one that declares an entity is refused before anything is expanded, and so is
+one that is nested without end. Nothing outside of the file is ever read.
 """
 
-from dataclasses import dataclass
+import io
+import re
 from typing import Final
 from xml.parsers import expat
+from xml.parsers.expat import errors
 
-import ada_url
+from opic.sitemaps.decoding import decoded, mended
+from opic.sitemaps.entries import INDEX, KINDS, SCHEMES, BadSitemap, EnoughEntries, EntryReader, OtherRoot, SitemapEntry
 
-from opic.errors import BadInput
-
-DEPTH_MAX: Final = 64  # Of elements. Sitemaps have 3 levels, feeds with markup in them a few more.
-TEXT_MAX: Final = 65_536  # Characters of a URL: no setting allows longer ones.
-# The element that a file begins with -> the elements that hold the URL of a page, or of another sitemap.
-PAGES: Final = {
-    "urlset": [("url", "loc")],
-    "sitemapindex": [("sitemap", "loc")],
-    "rss": [("item", "link")],
-    "RDF": [("item", "link")],
-    "feed": [("entry", "link")],
-}
-INDEX: Final = "sitemapindex"
-ATOM: Final = "feed"
-
-
-class BadSitemap(BadInput):
-    """A file is neither a sitemap nor a feed, or may not be read."""
-
-
-class _Enough(Exception):
-    """As many URLs as wanted were read."""
-
-
-@dataclass(frozen=True, slots=True)
-class SitemapEntry:
-    """A URL that a sitemap names, with the number of its line."""
-
-    url: str
-    line: int
+DAMAGES_MAX: Final = 1_000  # Places where a file is damaged, after which the rest is left out.
+PREFIX: Final = rb"<(?:[^\s<>/:!?]{1,64}:)?"
+ROOT: Final = re.compile(PREFIX + rb"(?:%s)(?=[\s/>])" % "|".join(KINDS).encode())
+ENTRIES: Final = {kind: re.compile(PREFIX + rb"%s(?=[\s/>])" % entry.encode()) for kind, (entry, _) in KINDS.items()}
+CUT_OFF: Final = frozenset(
+    errors.codes[reason]
+    for reason in (
+        errors.XML_ERROR_UNCLOSED_TOKEN,
+        errors.XML_ERROR_NO_ELEMENTS,
+        errors.XML_ERROR_UNCLOSED_CDATA_SECTION,
+    )
+)
 
 
 class SitemapParser:
     """Reads one file. Attributes:
 
-    entries   what it names, in order
-    is_index  whether these are other sitemaps
-    problem   why the rest of the file is left out, if it is
+    problems  what is left out of it, and why
     """
 
     def __init__(self, base: str, urls_max: int) -> None:
         """Prepare to read.
 
         Args:
-            base: the URL of the file, against which the links of a feed are resolved; "" if it has none.
+            base: the URL that the file was retrieved from, against which the links of a feed are resolved; "" if none.
             urls_max: how many URLs to read.
         """
-        self.entries: list[SitemapEntry] = []
-        self.problem = ""
-        self._base, self._urls_max = base, urls_max
-        self._kind = ""
-        self._names: list[tuple[str, str]] = []  # Prefix and name of each element that is open.
-        self._text: list[str] | None = None  # Of the URL that is being read.
-        self._chars = 0
-        self._parser = expat.ParserCreate()
-        self._parser.buffer_text = True
-        self._parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
-        self._parser.StartElementHandler = self._start
-        self._parser.EndElementHandler = self._end
-        self._parser.CharacterDataHandler = self._data
-        self._parser.EntityDeclHandler = self._refuse_entity
+        self.problems: list[str] = []
+        self._reader = EntryReader(base, urls_max)
+        self._damages: list[str] = []
+
+    @property
+    def entries(self) -> list[SitemapEntry]:
+        """What the file names, in order."""
+        return self._reader.entries
 
     @property
     def is_index(self) -> bool:
         """Whether the entries are other sitemaps."""
-        return self._kind == INDEX
+        return self._reader.kind == INDEX
 
-    def read(self, body: bytes) -> None:
-        """Read a file. Of one that is broken, what comes before that counts, and `problem` says what is wrong.
+    def read(self, body: bytes, charset: str | None = None) -> None:
+        """Read a file. Of one that is damaged, all entries that are whole count.
+
+        Args:
+            body: of the file.
+            charset: of the HTTP answer's Content-Type, if it has one.
 
         Raises:
             BadSitemap: it is none of the known kinds, declares entities, or is nested too deeply.
         """
+        text, problem = decoded(body, charset)
+        if problem:
+            self.problems.append(problem)
         try:
-            # As a whole: some versions of expat take quadratic time for a long token that comes in pieces.
-            self._parser.Parse(body, True)
-        except _Enough:
-            self.problem = "names more pages than the limit leaves: the others are left out"
-        except (expat.ExpatError, ValueError, LookupError) as error:  # The last two: an encoding that there is not.
-            if not self._kind:
-                raise BadSitemap(f"is neither a sitemap nor a feed: {error}") from None
-            self.problem = f"is broken, what follows is left out: {error}"
-
-    def _refuse_entity(self, name: str, *_: object) -> None:
-        raise BadSitemap(f"declares the entity {name[:40]!r}: no file with entities is read")
-
-    def _start(self, tag: str, attributes: dict[str, str]) -> None:
-        prefix, _, name = tag.rpartition(":")
-        if not self._names:
-            if name not in PAGES:
-                wanted = ", ".join(f"<{known}>" for known in PAGES)
-                raise BadSitemap(f"is neither a sitemap nor a feed: it begins with <{name[:40]}>, not with {wanted}")
-            self._kind = name
-        elif (self._names[-1][1], name) in PAGES[self._kind] and self._names[-1][0] == prefix:
-            if self._kind == ATOM:
-                if attributes.get("rel", "alternate") == "alternate":
-                    self._found(attributes.get("href", ""))
+            if text.lstrip().startswith(b"<") or ROOT.search(text):
+                self._read_xml(mended(text))
             else:
-                self._text, self._chars = [], 0
-        self._names.append((prefix, name))
-        if len(self._names) > DEPTH_MAX:
-            raise BadSitemap(f"has elements nested over {DEPTH_MAX} deep")
+                self._read_lines(text)
+        except EnoughEntries:
+            self.problems.append("names more pages than the limit leaves: the others are left out")
+        if damages := len(self._damages):
+            where = self._damages[0] if damages == 1 else f"{damages:,} places, the first is {self._damages[0]}"
+            self.problems.append(f"is damaged, what can't be read is left out: {where}")
+        if lines := self._reader.damaged:
+            why = "they hold markup, or bytes that are not of its encoding"
+            self.problems.append(f"{len(lines):,} URLs are left out, {why}: the first in line {lines[0]}")
 
-    def _data(self, text: str) -> None:
-        if self._text is not None and self._chars <= TEXT_MAX:
-            self._text.append(text)
-            self._chars += len(text)
+    def _read_lines(self, text: bytes) -> None:
+        """Read a list of URLs, one a line."""
+        others: list[int] = []
+        for number, line in enumerate(io.BytesIO(text), 1):
+            url = line.decode().strip()
+            if url[:8].lower().startswith(SCHEMES):
+                self._reader.add(url, number)
+            elif url and len(others) <= DAMAGES_MAX:
+                others.append(number)
+        if not self.entries and not self._reader.damaged:
+            raise BadSitemap("is neither a sitemap nor a feed, nor does a line begin with http:// or https://")
+        self._damages += [f"line {number} is no http(s) URL" for number in others]
 
-    def _end(self, _: str) -> None:
-        self._names.pop()
-        if self._text is not None:
-            text, self._text = "".join(self._text), None
-            self._found(text)
+    def _read_xml(self, text: bytes) -> None:
+        """Read an XML document; where it is damaged, go on at the next entry."""
+        reader, line, counted = self._reader, 0, 0
+        at = len(text) - len(text.lstrip())
+        while True:
+            line, counted = line + text.count(b"\n", counted, at), at
+            parser, inside = _parser(reader.root)
+            reader.listen(parser, line)
+            try:
+                parser.Parse(memoryview(text)[at:], True)
+                return
+            except OtherRoot as root:
+                read, cut_off, cause = parser.CurrentByteIndex, False, f"it begins with <{root}>"
+            except expat.ExpatError as error:
+                read, cut_off = parser.ErrorByteIndex - inside, error.code in CUT_OFF
+                cause = f"{expat.ErrorString(error.code)}: line {line + error.lineno}"
+            reader.end_item()
+            wanted = ENTRIES[reader.kind] if reader.kind else ROOT
+            following = None if cut_off else wanted.search(text, max(at + read, at + 1))
+            if not reader.kind and following is None:
+                raise BadSitemap(f"is neither a sitemap nor a feed: {cause}")
+            self._damages.append(cause)
+            if following is None or len(self._damages) > DAMAGES_MAX:
+                return
+            at = following.start()
 
-    def _found(self, url: str) -> None:
-        url = url.strip()
-        if not url:
-            return
-        if len(self.entries) >= self._urls_max:
-            raise _Enough
-        if self._base and self._kind not in ("urlset", INDEX):  # Only feeds have relative links.
-            url = _resolved(self._base, url)
-        self.entries.append(SitemapEntry(url, self._parser.CurrentLineNumber))
 
-
-def _resolved(base: str, url: str) -> str:
-    try:
-        found: str = ada_url.join_url(base, url)
-    except ValueError:  # Whoever takes the URL says what is wrong with it.
-        return url
-    return found
+def _parser(element: str) -> tuple[expat.XMLParserType, int]:
+    """Return a parser that stands in an element, and how many bytes it has read; outside of all where that is ""."""
+    parser = expat.ParserCreate("utf-8")
+    parser.buffer_text = True
+    parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
+    before = f"<{element}>".encode() if element else b""
+    parser.Parse(before, False)
+    return parser, len(before)

@@ -4,7 +4,6 @@ What is fetched is named by files that anybody may write: only public addresses 
 """
 
 import asyncio
-import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,15 +15,16 @@ import httpx
 
 from opic import __version__
 from opic.addresses import PublicTransport
+from opic.compressed import GZIP_MAGIC, decodable
 from opic.errors import BadUrl
-from opic.sitemaps.parser import BadSitemap, SitemapParser
+from opic.sitemaps.entries import SCHEMES, BadSitemap
+from opic.sitemaps.parser import SitemapParser
 from opic.urls.canonical import canonical_url
 
 AGENT: Final = f"opic-seed/{__version__}"
 REDIRECTS_MAX: Final = 5
-GZIP: Final = 16 + zlib.MAX_WBITS
-GZIP_MAGIC: Final = b"\x1f\x8b"
-SCHEMES: Final = ("http://", "https://")
+CODINGS: Final = ("identity", "gzip", "x-gzip")  # The body shows whether it is gzip.
+LAYERS_MAX: Final = 2  # Of gzip: some servers pack a file again that is packed already.
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +98,13 @@ class SitemapReader(AbstractContextManager["SitemapReader"]):
                 return
             self._files_left -= 1
             try:
-                body = self._load(target)
-                found = SitemapParser(target if target.startswith(SCHEMES) else "", self._urls_left)
-                found.read(body)
+                file = self._load(target)
+                found = SitemapParser(file.base, self._urls_left)
+                found.read(file.body, file.charset)
             except BadSitemap as error:
                 self.problems.append(f"{target}: {error}")
                 continue
-            if found.problem:
-                self.problems.append(f"{target}: {found.problem}")
+            self.problems += [f"{target}: {problem}" for problem in found.problems]
             if not found.is_index:
                 self._urls_left -= len(found.entries)
                 yield from (SitemapPage(entry.url, f"{target}:{entry.line}") for entry in found.entries)
@@ -120,7 +119,7 @@ class SitemapReader(AbstractContextManager["SitemapReader"]):
                 except BadUrl as error:
                     self.problems.append(f"{where}: {error}")
 
-    def _load(self, target: str) -> bytes:
+    def _load(self, target: str) -> "_RetrievedFile":
         """Return a file, decompressed.
 
         Raises:
@@ -128,49 +127,65 @@ class SitemapReader(AbstractContextManager["SitemapReader"]):
         """
         most = self._limits.bytes_max
         if target.startswith(SCHEMES):
-            body = self._runner.run(self._fetch(target))
+            file = self._runner.run(self._fetch(target))
         else:
             try:
-                with Path(target).open("rb") as file:
-                    body = file.read(most + 1)
+                with Path(target).open("rb") as opened:
+                    file = _RetrievedFile(opened.read(most + 1))
             except OSError as error:
                 raise BadSitemap(f"can't be read: {error.strerror or error}") from None
-        body = decompressed(body, most)
+        body, problem = decompressed(file.body, most)
         if len(body) > most:
             raise BadSitemap(f"is over {most:,} bytes, the limit")
-        return body
+        if problem:
+            self.problems.append(f"{target}: {problem}")
+        return file._replace(body=body)
 
-    async def _fetch(self, url: str) -> bytes:
+    async def _fetch(self, url: str) -> "_RetrievedFile":
         body = bytearray()
         try:
             async with asyncio.timeout(self._limits.file_seconds), self._web.stream("GET", url) as answer:
                 if not answer.is_success:
                     raise BadSitemap(f"can't be fetched: status {answer.status_code}")
+                coding = answer.headers.get("content-encoding", "identity").strip().lower()
+                if coding not in CODINGS:
+                    raise BadSitemap(f"can't be fetched: content-encoding {coding[:40]} was not asked for")
                 async for part in answer.aiter_raw():
                     body += part
                     if len(body) > self._limits.bytes_max:
                         break
+                return _RetrievedFile(bytes(body), str(answer.url), answer.charset_encoding)
         except TimeoutError:
             raise BadSitemap(f"can't be fetched within {self._limits.file_seconds:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             raise BadSitemap(f"can't be fetched: {error or type(error).__name__}") from None
-        return bytes(body)
 
 
-def decompressed(body: bytes, bytes_max: int) -> bytes:
-    """Return a body, unpacked if it is gzip; of one that is longer, `bytes_max` + 1 bytes: a bomb is never unpacked.
+class _RetrievedFile(NamedTuple):
+    """What was retrieved: from which URL, "" for a file; and the `charset` of an HTTP answer's Content-Type."""
+
+    body: bytes
+    base: str = ""
+    charset: str | None = None
+
+
+def decompressed(body: bytes, bytes_max: int) -> tuple[bytes, str]:
+    """Unpack a body if it is gzip.
+
+    Returns:
+        The body, as far as it can be unpacked, of one that is longer `bytes_max` + 1 bytes; and what is wrong with it.
 
     Raises:
-        BadSitemap: it begins like gzip, and is damaged.
+        BadSitemap: it begins like gzip, and nothing of it can be unpacked.
     """
-    if not body.startswith(GZIP_MAGIC):
-        return body
-    found = bytearray()
-    while body.startswith(GZIP_MAGIC) and len(found) <= bytes_max:  # A file may have several members.
-        unpacker = zlib.decompressobj(GZIP)
-        try:
-            found += unpacker.decompress(body, bytes_max + 1 - len(found))
-        except zlib.error as error:
-            raise BadSitemap(f"is damaged gzip: {error}") from None
-        body = unpacker.unused_data
-    return bytes(found)
+    problem = ""
+    for _ in range(LAYERS_MAX):
+        if not body.startswith(GZIP_MAGIC):
+            break
+        body, whole = decodable(body, "gzip", bytes_max + 1)
+        if not whole and len(body) <= bytes_max:
+            problem = "is gzip that is damaged or cut off"
+            if not body:
+                raise BadSitemap(problem)
+            problem += ": what follows is left out"
+    return body, problem
