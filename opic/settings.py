@@ -212,6 +212,15 @@ class Settings(BaseSettings):
         """Return the directory of the embedded store: that of `embedded:DIR`, or OPIC_DATA."""
         return Path(self.store.removeprefix("embedded:")) if self.store.startswith("embedded:") else self.data
 
+    @property
+    def names_a_store(self) -> bool:
+        """Whether the environment, a file or a caller names the store, so that it is not the default one."""
+        return bool({"store", "data"} & self.model_fields_set)
+
+    def store_shown(self) -> str:
+        """Name the store for people, without its password."""
+        return f"the embedded store in {self.data_dir()}" if self.embedded else without_secret(self.store)
+
     def kept_dir(self) -> Path | None:
         """Return the directory for files beside the store: of the embedded store, or OPIC_DATA where that is set."""
         return self.data_dir() if self.embedded or "data" in self.model_fields_set else None

@@ -28,7 +28,9 @@ from documents import (
 )
 from repository import ROOT, relative, repository_files
 from test_deploy import SETTINGS
+from typer.main import get_command
 
+from opic.cli.main import app
 from opic.client import AsyncClient, Client
 from opic.scrapy.options import CrawlOptions
 from opic.settings import Settings
@@ -146,6 +148,17 @@ def shown(default: Any) -> str:
 def test_settings_page_has_every_setting_with_its_default() -> None:
     fields = {f"OPIC_{name.upper()}": shown(field.default) for name, field in Settings.model_fields.items()}
     assert documented_defaults() == fields | DEFAULTS_IN_WORDS
+
+
+def test_page_of_commands_lists_those_that_ask_no_service() -> None:
+    text = " ".join((ROOT / "docs/guide/cli.md").read_text().split())
+    listed = re.search(r"Commands without `--service` work on the store or on Kafka themselves: (.+?)\. ", text)
+    assert listed is not None
+    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+    groups = {name: [one, *getattr(one, "commands", {}).values()] for name, one in commands.items()}
+    asking = {name for name, group in groups.items() if any(p.name == "service" for one in group for p in one.params)}
+    alone = commands.keys() - asking
+    assert set(re.findall(r"`([\w-]+)`", listed[1])) == alone - {"topic-model"}  # Which reads files alone.
 
 
 def test_page_of_traps_has_every_threshold_with_its_default() -> None:

@@ -390,7 +390,7 @@ class Calls:
 
     async def get_healthz(self) -> Response:
         """Report that the process is alive. Does not check the store, so an outage of it restarts no process."""
-        return Json({"status": "ok", "instance": self.instance})
+        return Json({"status": "ok", "instance": self.instance, "crawl": self._settings.crawl})
 
     async def get_readyz(self) -> Response:
         """Report whether the service is ready for requests, and if not, why."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from opic.cli.options import ServiceChosen, ending_in_order, open_to_feed, without_none
+from opic.cli.options import ServiceChosen, ending_in_order, open_to_feed, tell_source, without_none
 from opic.errors import BadInput, BadUrl, OpicError, SettingsError, StoreError
 from opic.logs import log_to_stderr
 from opic.service.service_file import Address, address_of
@@ -126,11 +126,23 @@ def _client(address: Address, **options: Any) -> "Client":
     return Client(address.url, transport=transport, **options)
 
 
+def tell_service(address: Address) -> None:
+    """Say on stderr which service and which of its crawls answer."""
+    with _client(address, retry_seconds=RETRY_SECONDS) as client:
+        _tell_service(address, client)
+
+
+def _tell_service(address: Address, client: "Client") -> None:
+    crawl = address.crawl or client.call("GET", "/healthz")["crawl"]
+    tell_source(crawl, f"the service at {address.url}")
+
+
 def _of_service(address: Address, settings: "Settings") -> Iterator[ApiCall]:
     from opic.client import CallFailed
 
     token = settings.api_token.get_secret_value() if settings.api_token is not None else None
     with _client(address, token=token, retry_seconds=RETRY_SECONDS) as client:
+        _tell_service(address, client)
 
         def make(method: str, path: str, given: Mapping[str, object], body: Mapping[str, object] | None) -> Any:
             try:
@@ -148,6 +160,7 @@ def _of_store(settings: "Settings", feeds: bool) -> Iterator[ApiCall]:
     from opic.api.in_process import InProcess
     from opic.api.problems import Problem
 
+    tell_source(settings.crawl, settings.store_shown())
     with ExitStack() as stack:
         answer = InProcess(open_to_feed(settings, stack) if feeds else _opened(settings, stack))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from opic.cli.calls import service_address
+from opic.cli.calls import service_address, tell_service
 from opic.cli.options import AllowPrivate, HostDelay, Plot, ServiceChosen, choosing, ending_in_order, event_files
 from opic.cli.output import Refusals, print_json, print_rows, showing_progress
 from opic.cli.pictures import Panel, write_plot
@@ -173,6 +173,7 @@ def service_view(address: "Address", domain: str, settings: "Settings") -> "Serv
     from opic.local.service_view import ServiceView
 
     token = settings.api_token.get_secret_value() if settings.api_token is not None else None
+    tell_service(address)
     # A proxy from the environment does not reach an address of this machine.
     transport = httpx.AsyncHTTPTransport() if address.instance else None
     return ServiceView(address.url, domain, token=token, transport=transport)

@@ -187,10 +187,31 @@ def _option(field: "Field[Any]", annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
+def tell_source(crawl: str, source: str) -> None:
+    """Say on stderr which crawl answers, and where it is."""
+    print(f"opic: crawl {crawl} of {source}", file=sys.stderr, flush=True)
+
+
+def own_settings(chosen: Chosen) -> "Settings":
+    """Return the settings of a command that works on a store itself, and say which.
+
+    Raises:
+        SettingsError: only a service is named, which this command can't ask: its crawl may be another one.
+    """
+    settings = chosen.settings()
+    if settings.service is not None and not chosen.names_a_store and not settings.names_a_store:
+        raise SettingsError(
+            f"OPIC_SERVICE names a service ({settings.service}), which this command can't ask, since it works on the "
+            "store itself: name the store of the service with --store URL, or with --data DIR if it is embedded"
+        )
+    tell_source(settings.crawl, settings.store_shown())
+    return settings
+
+
 @contextmanager
 def working(chosen: Chosen) -> "Iterator[tuple[Settings, ExitStack]]":
     """Lend the settings of a command that works on a store itself, and a stack of what it closes at its end."""
-    settings = chosen.settings()
+    settings = own_settings(chosen)
     log_to_stderr(logging.WARNING)
     with ending_in_order(), ExitStack() as stack:
         yield settings, stack

@@ -112,6 +112,7 @@ class Healthy(Struct, frozen=True):
 
     status: Literal["ok"]
     instance: Annotated[str, about("Names this process of the service; another one after a restart.")]
+    crawl: Annotated[str, about("The crawl that it serves.")]
 
 
 class Readiness(Struct, frozen=True):

@@ -76,7 +76,7 @@ def said(*words: object, **env: str) -> str:
     """What a command says that can't be done, in one line."""
     done = opic(*words, **env)
     assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
+    (line,) = [line for line in done.stderr.splitlines() if not line.startswith("opic: crawl ")]
     return line
 
 
@@ -352,3 +352,34 @@ def test_service_says_that_it_starts_before_it_imports_anything_slow(listing: Ca
     before = lines[: lines.index("opic serve: starting")]
     assert not {"pydantic_settings", "numpy", "redis", "fastapi"} & set(before)
     assert "pydantic_settings" in lines
+
+
+def test_each_command_says_which_crawl_answers(tmp_path: Path) -> None:
+    with running(tmp_path / "data", tmp_path / "serve.log") as started:
+        asked = opic("stats", OPIC_SERVICE=started.url)
+        assert asked.stderr == f"opic: crawl default of the service at {started.url}\n"
+        found = opic("stats", "--data", started.data)
+        assert found.stderr == f"opic: crawl default of the service at {started.url}\n"
+    for command in ("stats", "verify"):
+        done = opic(command, "--data", tmp_path / "data")
+        assert done.stderr.splitlines()[0] == f"opic: crawl default of the embedded store in {tmp_path / 'data'}"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("verify", "export pages.csv", "compare FILE", "crawls", "backup copy", "restore copy", "replay FILE"),
+        *("dead-letters list", "begin-anew --accept-loss"),
+    ],
+)
+def test_a_command_that_cannot_ask_the_named_service_is_refused(tmp_path: Path, command: str) -> None:
+    """It would answer from the default store, which has another crawl or none."""
+    file = tmp_path / "events.jsonl"
+    file.write_text('{"url": "http://a.example/"}\n')
+    places = {"FILE": file} | {name: tmp_path / name for name in ("copy", "pages.csv")}
+    words = [places.get(word, word) for word in command.split()]
+    named = "OPIC_SERVICE names a service (http://127.0.0.1:9)"
+    line = said(*words, OPIC_SERVICE="http://127.0.0.1:9")
+    assert named in line
+    assert "--store URL" in line
+    assert named not in opic(*words, OPIC_SERVICE="http://127.0.0.1:9", OPIC_DATA=str(tmp_path)).stderr
