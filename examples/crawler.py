@@ -4,7 +4,8 @@
 
 It stays on the host of the URL, keeps to robots.txt, says who it is, follows no redirect by itself (their targets are
 links, and get their own turn), and leaves the pace to the service. It fetches each page once, and ends when the service
-says that no page is left. Without a service it ends at once; one that goes away later is waited for.
+says that no page is left. If the site asks for a pause (429 or 503 with Retry-After), it gets one. Without a service it
+ends at once; one that goes away later is waited for.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 from protego import Protego
 
-from opic.client import Client, Event
+from opic.client import Client, Event, retry_after_seconds
 from opic.html.links import html_links
 from opic.robots import robots_rules
 
@@ -24,7 +25,6 @@ BATCH = 10
 BODY_BYTES_MAX = 2 << 20
 FORBID_ALL = b"User-agent: *\nDisallow: /\n"
 SLEEP_SECONDS_MAX = 1.0
-WAIT_SECONDS_MAX = 86_400.0  # A site that asks for more is asked again after a day.
 IDLE_SECONDS_MAX = 600.0  # Pages of a crawler that was killed come back sooner; those that keep failing do not.
 
 
@@ -60,8 +60,8 @@ def fetch(web: httpx.Client, robots: Robots, url: str) -> Event:
     try:
         with web.stream("GET", url) as answer:
             event = Event(url=url, status=answer.status_code, fetched_at=time.time())
-            if answer.status_code in (429, 503) and (wait := answer.headers.get("retry-after", "")).isdecimal():
-                event.retry_after = min(float(wait), WAIT_SECONDS_MAX)
+            if answer.is_error:
+                event.retry_after = retry_after_seconds(answer.headers.get("retry-after"))
             if answer.has_redirect_location:
                 event.redirect = urljoin(url, answer.headers["location"])
             elif answer.is_success:
@@ -99,10 +99,17 @@ def crawl(service: Client, seed: str, pages_max: int, timeout_seconds: float = 1
             if not found.pages:
                 time.sleep(min(found.retry_after, SLEEP_SECONDS_MAX))
                 continue
-            events = [fetch(web, robots, page.url) for page in found.pages]
+            events = list[Event]()
+            for page in found.pages:
+                event = fetch(web, robots, page.url)
+                events.append(event)
+                if event.retry_after and event.status in (429, 503):  # The site asks for a pause.
+                    break
             for rejected in service.events(events, raise_rejected=False).rejected:
                 print(f"rejected: {events[rejected.index].url}: {rejected.error}", file=sys.stderr)
-            fetched, idle_since = fetched + len(found.pages), time.monotonic()
+            if later := found.pages[len(events) :]:
+                service.release(later)
+            fetched, idle_since = fetched + len(events), time.monotonic()
     return fetched
 
 

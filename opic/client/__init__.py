@@ -25,6 +25,7 @@ from opic.client.errors import (
     Unavailable,
     Unreachable,
 )
+from opic.client.host_pace import HostPace, retry_after_seconds
 
 __all__ = [
     "AsyncClient",
@@ -36,6 +37,7 @@ __all__ = [
     "Conflict",
     "Event",
     "EventsRejected",
+    "HostPace",
     "HostPoliteness",
     "NotBuilt",
     "NotFound",
@@ -47,4 +49,5 @@ __all__ = [
     "Unauthorized",
     "Unavailable",
     "Unreachable",
+    "retry_after_seconds",
 ]

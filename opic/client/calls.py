@@ -4,11 +4,9 @@
 """
 
 import json
-import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from email.utils import parsedate_to_datetime
 from typing import Any, Final, Generic, Literal, TypeVar, cast
 from urllib.parse import quote
 
@@ -17,6 +15,7 @@ import msgspec
 
 from opic.client import answers
 from opic.client.errors import BadAnswer, CallFailed, ClientError, EventsRejected, failure
+from opic.client.host_pace import HostPace, retry_after_seconds
 
 BAD_ANSWER_CHARS: Final = 200
 ANOTHER_PROGRAM: Final = "another program listens there: give the client the URL that `opic serve` prints"
@@ -46,6 +45,7 @@ class Call(Generic[T]):
         headers: additional headers.
         rejected: makes the error of an answer that lists things the service rejected; None if it is no error.
         outcome: of a call that does not fail: makes its result of the error, or of None.
+        then: called with the answer, also with one that lists rejected things.
     """
 
     method: str
@@ -57,6 +57,7 @@ class Call(Generic[T]):
     headers: Mapping[str, str] = field(default_factory=dict)
     rejected: Callable[[Any], CallFailed] | None = None
     outcome: Callable[[ClientError | None], T] | None = None
+    then: Callable[[Any], None] | None = None
 
     def request(self) -> dict[str, Any]:
         """Return the arguments for httpx."""
@@ -87,6 +88,8 @@ class Call(Generic[T]):
             raise BadAnswer(f"{where}: unexpected answer, so {ANOTHER_PROGRAM}: {error}: {said!r}") from None
         if self.outcome is not None:
             return self.outcome(None)
+        if self.then is not None:
+            self.then(answer)
         if self.rejected is not None and answer.rejected:
             raise self.rejected(answer)
         return cast(T, answer)
@@ -111,17 +114,7 @@ def _failure(call: Call[Any], response: httpx.Response) -> ClientError:
             said = f"{response.status_code} {response.reason_phrase}"
             return BadAnswer(f"{call.method} {response.url}: unexpected answer {said}, so {ANOTHER_PROGRAM}")
         problem = {"title": response.reason_phrase, "detail": response.text[:BAD_ANSWER_CHARS]}
-    return failure(response.status_code, problem, _seconds_until(response.headers.get("retry-after", "")))
-
-
-def _seconds_until(header: str) -> float | None:
-    """Parse a Retry-After header: a number of seconds, or a date."""
-    if header.strip().isdecimal():
-        return float(header)
-    try:
-        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
-    except ValueError:
-        return None
+    return failure(response.status_code, problem, retry_after_seconds(response.headers.get("retry-after")))
 
 
 def get(path: str, answer: type[T], method: str = "GET", /, **parameters: Any) -> Call[T]:
@@ -166,9 +159,18 @@ def local_path(domain: str) -> str:
 
 
 def events(
-    sent: Events, form: Form = "msgpack", *, once: bool, key: str | None = None, raise_rejected: bool = True
+    sent: Events,
+    form: Form = "msgpack",
+    *,
+    once: bool,
+    key: str | None = None,
+    raise_rejected: bool = True,
+    pace: HostPace | None = None,
 ) -> Call[answers.Accepted]:
-    """Send events as an array or as JSON Lines. With an Idempotency-Key the call may be retried."""
+    """Send events as an array or as JSON Lines. With an Idempotency-Key the call may be retried.
+
+    Hosts that asked for a wait, by an event that is accepted, rest in `pace`.
+    """
     headers = {"content-type": FORMS[form]}
     if once or key is not None:
         headers["idempotency-key"] = key or uuid.uuid4().hex
@@ -178,7 +180,23 @@ def events(
         body = msgspec.json.Encoder().encode_lines(every)
     else:
         body = msgspec.msgpack.encode(every) if form == "msgpack" else msgspec.json.encode(every)
-    return Call("POST", "/v1/events", answers.Accepted, again, body=body, headers=headers, rejected=rejected)
+
+    def rest_hosts(answer: answers.Accepted) -> None:
+        refused = {one.index for one in answer.rejected}
+        for index, event in enumerate(every):
+            if pace is not None and index not in refused and not isinstance(event, msgspec.Raw):
+                pace.note(*_answer_of(event))
+
+    return Call(
+        "POST", "/v1/events", answers.Accepted, again, body=body, headers=headers, rejected=rejected, then=rest_hosts
+    )
+
+
+def _answer_of(event: answers.Event | Mapping[str, Any]) -> tuple[str, int, float | None]:
+    """Return the URL of an event, its status, and the wait that it asks for."""
+    if isinstance(event, Mapping):
+        return event["url"], event.get("status", 200), event.get("retry_after")
+    return event.url, event.status, event.retry_after
 
 
 def readiness(error: ClientError | None) -> answers.Ready:

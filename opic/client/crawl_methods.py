@@ -7,6 +7,7 @@ from typing import Any
 from opic.client import answers, calls
 from opic.client.calls import Call
 from opic.client.errors import SeedsRejected
+from opic.client.host_pace import HostPace
 from opic.client.methods import Method
 
 
@@ -14,12 +15,15 @@ class CrawlMethods:
     """Methods that run a crawl: feed it, take pages from it, and define what it does."""
 
     _crawler: str
+    pace: HostPace
 
     @Method
     def event(
         self, /, url: str, links: Iterable[str] = (), *, once: bool = True, raise_rejected: bool = True, **fields: Any
     ) -> Call[answers.Accepted]:
         """Report a fetched page. When this returns, the event is durable.
+
+        With status 429 or 503 and `retry_after`, the host rests for so long: `next` of this client passes it over.
 
         Args:
             url: URL of the page.
@@ -34,7 +38,7 @@ class CrawlMethods:
         """
         event = {"crawler": self._crawler or None, **fields, "url": url, "links": calls.texts(links)}
         given = {name: value for name, value in event.items() if value is not None}
-        return calls.events([given], once=once, raise_rejected=raise_rejected)
+        return calls.events([given], once=once, raise_rejected=raise_rejected, pace=self.pace)
 
     @Method
     def events(
@@ -47,6 +51,8 @@ class CrawlMethods:
         raise_rejected: bool = True,
     ) -> Call[answers.Accepted]:
         """Report fetched pages in one call. Batches of a few hundred are ten times as fast as single events.
+
+        Hosts rest as in `event`, but for events that are encoded already.
 
         Args:
             events: `Event`s, mappings with the same fields, or `msgspec.Raw`s that are encoded in `form` already.
@@ -61,7 +67,7 @@ class CrawlMethods:
         Raises:
             EventsRejected: some events are invalid; the others are accepted all the same.
         """
-        return calls.events(events, form, once=once, key=key, raise_rejected=raise_rejected)
+        return calls.events(events, form, once=once, key=key, raise_rejected=raise_rejected, pace=self.pace)
 
     @Method
     def seed(
@@ -142,11 +148,12 @@ class CrawlMethods:
                 often those whose reads have discovered most. With mode discover, GAI (most in-links first) or AI (drawn
                 in proportion to in-links). LDU, GAI and AI need kept links (not OPIC_KEEP_LINKS=off).
             max_depth: only pages at most this many links from a seed.
-            busy_hosts: hosts to skip.
+            busy_hosts: hosts to skip, besides those that rest.
             crawl_delays: seconds between two fetches that robots.txt of hosts asks for. The service stores them, and
                 applies those that are longer than its own delay; 0 removes one.
         """
-        hosts = {"domains": calls.texts(domains), "busy_hosts": calls.texts(busy_hosts), "crawl_delays": crawl_delays}
+        busy = list(dict.fromkeys([*calls.texts(busy_hosts), *self.pace.resting()]))
+        hosts = {"domains": calls.texts(domains), "busy_hosts": busy, "crawl_delays": crawl_delays}
         given = {name: value for name, value in hosts.items() if value}
         which = {"domain": domain, "mode": mode, "policy": policy, "max_depth": max_depth}
         asked = {"n": n, "crawler": self._crawler, "lease_seconds": lease_seconds, **which, **given}

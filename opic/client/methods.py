@@ -14,6 +14,7 @@ from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_exception
 
 from opic.client.calls import ANOTHER_PROGRAM, Call
 from opic.client.errors import BadAnswer, CallFailed, ClientError, Unavailable, Unreachable
+from opic.client.host_pace import HostPace
 from opic.redaction import without_secret
 
 CONNECT_SECONDS: Final = 5.0
@@ -80,6 +81,9 @@ class Connected(Generic[Transport]):
 
     A service that has answered is known to be there, and comes back after a restart. One that never did is most likely
     at another address, which its user should hear within seconds.
+
+    Attributes:
+        pace: when the hosts may be asked again that asked for a wait.
     """
 
     def __init__(
@@ -107,6 +111,7 @@ class Connected(Generic[Transport]):
         """
         self._crawler, self._url, self._retry_seconds = crawler, without_secret(url), retry_seconds
         self._answered = False  # Whether the service ever did.
+        self.pace = HostPace()
         timeout = httpx.Timeout(timeout_seconds, connect=min(timeout_seconds, CONNECT_SECONDS))
         headers = {"authorization": f"Bearer {token}"} if token else {}
         self._connect(base_url=url, headers=headers, timeout=timeout, verify=verify, transport=transport)

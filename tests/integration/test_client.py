@@ -257,6 +257,23 @@ def test_rules_and_politeness_are_set_and_read_back(client: Any) -> None:
     assert client.set_politeness({}).hosts == {}
 
 
+def test_next_passes_over_a_host_that_asked_for_a_pause(client: Any, request: pytest.FixtureRequest) -> None:
+    domain = f"{request.node.callspec.id}.pause.example"
+    hosts = [f"{name}.{domain}" for name in ("told", "batch", "refused", "open", "failed")]
+    client.seed([f"http://{host}/{page}" for host in hosts for page in "ab"])
+    client.event(f"http://{hosts[0]}/a", status=503, retry_after=60)
+    told = [
+        Event(url=f"http://{hosts[1]}/a", status=429, retry_after=60),
+        {"url": f"http://{hosts[2]}/a", "status": 429, "retry_after": -1},
+        {"url": f"http://{hosts[4]}/a", "status": 500, "retry_after": 60},
+    ]
+    client.events(told, raise_rejected=False)
+    wait_until(lambda: client.stats().lag == 0)
+    found = {httpx.URL(page.url).host for page in client.next(20, domain=domain).pages}
+    assert found == set(hosts[2:])
+    assert client.next(20, domain=hosts[0]).waiting.host_delay == 1
+
+
 def test_a_reported_crawl_delay_is_kept(client: Any, request: pytest.FixtureRequest) -> None:
     host = f"slow.{request.node.callspec.id}.example"
     client.seed([f"http://{host}/"])

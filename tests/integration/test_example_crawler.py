@@ -5,8 +5,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import pairwise
@@ -167,6 +168,53 @@ def test_crawlers_share_a_site_and_end_though_one_is_killed(tmp_path: Path) -> N
         last = client.next(1, mode="discover")
         assert (last.exhausted, last.waiting.leased, last.waiting.retry) == (True, 0, 0)
         assert client.next(1).waiting.revisit == LargerSite.PAGES
+
+
+class BusySite(Site):
+    """A site that asks for a pause once, by a date or in seconds, and then answers."""
+
+    PAGES = ("/one", "/two", "/three", "/four")
+    PAUSE_SECONDS = 3
+    header: Callable[[], str]
+    paused_at: float | None
+
+    def do_GET(self) -> None:
+        kind = type(self)
+        self.seen.append((time.monotonic(), self.path, self.headers["user-agent"]))
+        if self.path == "/":
+            self.say(200, "".join(f'<a href="{page}">{page}</a>' for page in self.PAGES).encode(), "text/html")
+        elif self.path == "/robots.txt":
+            self.say(404, b"", "text/plain")
+        elif kind.paused_at is None:
+            kind.paused_at = time.monotonic()
+            self.send_response(503)
+            self.send_header("Retry-After", kind.header())
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+        else:
+            self.say(200, b"", "text/html")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["seconds", "date"])
+def test_site_that_asks_for_a_pause_gets_one(crawler: ModuleType, tmp_path: Path, form: str) -> None:
+    later = lambda: formatdate(time.time() + BusySite.PAUSE_SECONDS + 1, usegmt=True)  # noqa: E731 - whole seconds
+    BusySite.header = staticmethod(later if form == "date" else lambda: str(BusySite.PAUSE_SECONDS))
+    BusySite.paused_at = None
+    settings = Settings.load(data=tmp_path, host_delay_seconds=0, retry_seconds=3_600)
+    with (
+        serving_site(BusySite) as site,
+        EmbeddedService(settings) as service,
+        serving(service) as url,
+        Client(url, crawler="example") as client,
+    ):
+        crawler.crawl(client, f"{site}/", pages_max=20)
+        assert client.stats().read_pages == 1 + len(BusySite.PAGES)
+    asked = Counter(path for _, path, _ in Site.seen)
+    assert [asked[page] for page in BusySite.PAGES] == [2, 1, 1, 1]  # The other pages of its batch were released.
+    assert BusySite.paused_at is not None
+    after = min(at for at, _, _ in Site.seen if at > BusySite.paused_at + 0.001)
+    assert after >= BusySite.paused_at + BusySite.PAUSE_SECONDS
 
 
 def test_without_a_service_the_crawler_says_so(crawler: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
