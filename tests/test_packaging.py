@@ -38,7 +38,7 @@ ARCHIVES = ("opic/archives/", "opic/compressed.py")
 HTML = ("opic/html/", "opic/robots.py")
 SCRAPY = "opic/scrapy/"
 URLFRONTIER = "opic/urlfrontier/"
-CRAWLEE = "opic/crawlee.py"
+CRAWLEE = "opic/crawlee/"
 WHERE_INSTALLED = {"opic/query/verification.py": {"igraph"}}  # Used where it is there, and no extra brings it.
 
 
@@ -108,7 +108,7 @@ def test_module_imports_only_packages_that_its_extra_names(path: Path) -> None:
         allowed |= named(EXTRAS["html"])
     if relative(path).startswith(SCRAPY):
         allowed = named(PROJECT["dependencies"]) | named(EXTRAS["html"]) | named(EXTRAS["scrapy"])
-    if relative(path) == CRAWLEE:
+    if relative(path).startswith(CRAWLEE):
         allowed = named(PROJECT["dependencies"]) | named(EXTRAS["html"]) | named(EXTRAS["crawlee"])
     if relative(path).startswith(ARCHIVES):
         allowed |= named(EXTRAS["warc"]) | named(EXTRAS["html"])

@@ -13,14 +13,18 @@ STOP_SECONDS = 10.0
 
 @dataclass
 class WebPage:
-    """What a path answers, without the headers that are "". `drip_seconds`: the body comes byte by byte, each after so
-    long.
+    """What a path answers, without the headers that are "".
+
+    Attributes:
+        drip_seconds: the body comes byte by byte, each after so long.
+        behind: a cookie, as name=value, and what is answered to requests without it.
     """
 
     body: str | bytes = ""
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     drip_seconds: float = 0.0
+    behind: "tuple[str, WebPage] | None" = None
 
 
 def linking(*links: str) -> WebPage:
@@ -28,8 +32,8 @@ def linking(*links: str) -> WebPage:
     return WebPage("".join(f'<a href="{link}">x</a>' for link in links))
 
 
-def redirect(target: str) -> WebPage:
-    return WebPage(status=302, headers={"location": target})
+def redirect(target: str, cookie: str | None = None) -> WebPage:
+    return WebPage(status=302, headers={"location": target} | ({} if cookie is None else {"set-cookie": cookie}))
 
 
 Pages = dict[str, WebPage] | Callable[[str], WebPage | None]
@@ -48,6 +52,8 @@ class Website:
                 site.asked.append((self.path, time.monotonic()))
                 page = site.pages(self.path) if callable(site.pages) else site.pages.get(self.path)
                 page = page or WebPage(status=404)
+                if page.behind is not None and page.behind[0] not in self.headers.get("cookie", ""):
+                    page = page.behind[1]
                 body = page.body.encode() if isinstance(page.body, str) else page.body
                 self.send_response(page.status)
                 for name, value in {"content-type": "text/html; charset=utf-8", **page.headers}.items():
@@ -66,6 +72,10 @@ class Website:
                             return
                 except ConnectionError:
                     self.close_connection = True
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers.get("content-length", 0)))
+                self.do_GET()
 
             def log_message(self, format: str, *args: object) -> None:
                 """Say nothing."""

@@ -2,28 +2,27 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from crawlee import ConcurrencySettings, Request
-from crawlee.crawlers import HttpCrawlingContext, ParselCrawler, ParselCrawlingContext
-from crawlee.storage_clients import MemoryStorageClient
+from crawlee import Request
+from crawlee.crawlers import ParselCrawlingContext
+from crawlee_crawls import crawl, state
 from ports import free_port
 from processes import wait_until
 from serving import serving_embedded
 from website import WebPage, Website, linking, redirect, website
 
 from opic.client import Client, ClientError
-from opic.crawlee import OpicRequestManager, attach
+from opic.crawlee import OpicRequestManager
 from opic.html.links import html_links
 
 pytestmark = pytest.mark.slow
 
 SERVICE = {"host_delay_seconds": 0, "retry_seconds": 60, "lease_seconds": 3}
-Handler = Callable[[ParselCrawlingContext], Any]
 
 
 @pytest.fixture
@@ -31,35 +30,6 @@ def service(tmp_path: Path) -> Iterator[Client]:
     with serving_embedded(tmp_path / "service", **SERVICE) as (http, client):
         client.address = str(http.base_url)
         yield client
-
-
-async def nothing(context: HttpCrawlingContext) -> None:
-    pass
-
-
-def crawl(
-    url: str, start: list[str | Request], handler: Handler = nothing, *, label: Handler | None = None, **given: Any
-) -> OpicRequestManager:
-    """Crawl until the crawler ends by itself."""
-    about = {key: given.pop(key) for key in list(given) if key in ("directory", "mode", "domains", "close_after_idle")}
-
-    async def run() -> OpicRequestManager:
-        async with OpicRequestManager(url, **about) as manager:
-            crawler = ParselCrawler(
-                request_manager=manager,
-                storage_client=MemoryStorageClient(),
-                concurrency_settings=ConcurrencySettings(desired_concurrency=4, max_concurrency=4),
-                configure_logging=False,
-                **given,
-            )
-            attach(crawler)
-            crawler.router.default_handler(handler)
-            if label is not None:
-                crawler.router.handler("labelled")(label)
-            await crawler.run(start)
-        return manager
-
-    return asyncio.run(run())
 
 
 def tree(pages: int) -> dict[str, WebPage]:
@@ -82,11 +52,6 @@ def known_links(client: Client, site: Website, pages: dict[str, WebPage]) -> Non
     found = {(page, target) for target in targets for page in client.inlinks(target, 1_000).inlinks}
     assert found == {(source, target) for source, target in expected if source != target}
     assert client.audit().conserved
-
-
-def state(client: Client, url: str) -> tuple[Any, ...]:
-    found = client.explain(url)
-    return found.state, found.reads
 
 
 def test_each_page_of_a_site_is_fetched_once_and_the_crawl_ends_by_itself(service: Client) -> None:
@@ -138,14 +103,13 @@ def test_redirects_failures_and_pages_that_are_gone_are_reported(service: Client
 
     with website("127.0.0.1", pages) as site:
         crawl(service.address, [site.url + "/"], failing, max_request_retries=1, close_after_idle=1)
-        wait_until(lambda: service.stats().lag == 0)
         assert state(service, site.url + "/moved") == ("read", 1)
         assert state(service, site.url + "/good") == ("read", 1)  # It was fetched all the same, with its links.
         assert site.url + "/good" in service.inlinks(site.url + "/gone").inlinks
         assert service.inlinks(site.url + "/target").inlinks == [site.url + "/moved"]
         assert service.explain(site.url + "/gone").state == "gone"
         assert service.explain(site.url + "/broken").frontier.held_back == ["retry"]
-        assert Counter(site.paths())["/broken"] == 2  # One retry, which needs no other lease.
+        assert Counter(site.paths())["/broken"] == 2  # One retry.
 
 
 def test_page_that_robots_txt_excludes_is_not_offered_again(service: Client) -> None:
@@ -197,7 +161,7 @@ def test_events_that_the_service_did_not_take_are_sent_by_the_next_run(tmp_path:
         assert not await manager.is_empty()
         request = await manager.fetch_next_request()
         assert request is not None
-        await manager.note(request, page, 200, "text/html", b'<a href="/b">b</a>')
+        await manager.note(request, page, 200, {"content-type": "text/html"}, b'<a href="/b">b</a>')
         await asyncio.to_thread(running.close)
         await manager.mark_request_as_handled(request)
         await manager.drop()
