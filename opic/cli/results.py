@@ -1,12 +1,12 @@
 """Commands that read a whole crawl from its store: export, comparison with other scores, verification."""
 
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, cast
 
 import typer
 
 from opic.cli.options import FOUND_A_PROBLEM, File, ResultChosen, choosing, opened
-from opic.cli.output import print_answer, showing_progress
+from opic.cli.output import print_answer, print_fields, print_json, print_rows, showing_progress
 
 PROGRESS_LINE_SECONDS: Final = 5.0
 ExportFormat = Literal["parquet", "csv", "jsonl", "cc-ranks"]  # What `export` writes.
@@ -39,16 +39,28 @@ def export(
 
 @choosing
 def compare(file: File, *, chosen: ResultChosen) -> None:
-    """Compare importance with the scores in a file: Kendall's tau-b, Spearman's rho, overlap of the tops.
+    """Compare importance with the scores in a file: rank correlations, overlap of the tops, L1 distance.
 
-    FILE is an export of pages, Common Crawl's host ranks, or lines URL SCORE. Pages that only one of both has are
-    counted and left out.
+    FILE is an export of pages, Common Crawl's ranks of hosts or domains, or lines URL SCORE. Pages that only one of
+    both has are counted and left out. Differences below a relative 1e-6, or below the error bound, count as ties. Notes
+    say what shows that the scores can't be PageRank of this graph.
     """
     from opic.ops.compare import compare as run
 
     with opened(chosen) as backend:
         answer = run(backend.query, file)
-    print_answer(answer, chosen.as_json)
+    if chosen.as_json:
+        print_json(answer)
+        return
+    differ_most, notes = (
+        cast("list[dict[str, object]]", answer.pop("differ_most")),
+        cast("list[str]", answer.pop("notes")),
+    )
+    print_fields(answer)
+    for note in notes:
+        print(f"note\t{note}")
+    if differ_most:
+        print_rows(list(differ_most[0]), differ_most)
 
 
 @choosing

@@ -1,23 +1,25 @@
-"""Comparison of importance with the scores of a file: rank correlations, and how much of the tops is the same."""
+"""Comparison of importance with the scores of a file."""
 
-import csv
-import gzip
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Final
 
 import numpy as np
 
-from opic.errors import BadInput, BadUrl
-from opic.ops.export import CC_COLUMNS, check_parquet, reversed_hosts
+from opic.arrays import Float64s
+from opic.errors import BadInput, NotKept
+from opic.model.cash import MILLION
+from opic.ops.agreement import TIED, agreement
+from opic.ops.export import reversed_host
 from opic.ops.export_pages import CrawlPicture, MetaCopy, take_picture
+from opic.ops.pagerank_check import missing_notes, one_step, precision_notes, step_notes, sum_notes
+from opic.ops.score_files import ScoreFile, read_scores
 from opic.query.queries import Query
-from opic.urls.canonical import shown
+from opic.urls.canonical import icann_domain, registered_domain
 
-Canonical = Callable[[str], str]
-TOPS: Final = (100, 1_000)
 COMPARED_MIN: Final = 2
+OWN_GRAPH: Final = "Common Crawl ranks {0} by PageRank of the graph of {0}: it is not the sum of their pages' PageRank"
+FURTHEST: Final = 10  # Pages that differ most, in an answer.
 
 
 def compare(query: Query, path: Path) -> dict[str, object]:
@@ -25,101 +27,110 @@ def compare(query: Query, path: Path) -> dict[str, object]:
 
     Args:
         query: the crawl.
-        path: an export of pages (Parquet, CSV, JSON Lines), Common Crawl's host ranks (their `#pr_val`), or lines
-            `URL SCORE`, split at a tab or at white space; text may be gzipped.
+        path: an export of pages (Parquet, CSV, JSON Lines), ranks of hosts or domains as Common Crawl publishes them
+            (their `#pr_val`), or lines `URL SCORE`, split at a tab or at white space; text may be gzipped.
 
     Returns:
-        "compared", how many pages or hosts both have; "only_here", "only_there"; "tau_b", "spearman"; "overlap_100",
-        "overlap_1000": the share of the best ones of either that the other has too, among those compared.
+        "of", what is compared; "compared", how many of them both have; "only_here", "only_there"; what `agreement`
+        returns, with "ties_within", the relative difference up to which scores are equal; "l1", the distance of both
+        scaled to sum 1; "differ_most", those furthest apart, with both; "notes", what shows that the file can't be
+        PageRank of this graph; "policy", "error_bound", "as_of".
 
     Raises:
         BadInput: the file can't be read, or has less than two pages in common with the crawl.
     """
-    hosts, theirs = _read(path, query.canonical)
+    file = read_scores(path, query.canonical)
     with MetaCopy(query.crawl) as metas:
-        picture = take_picture(query, metas, links=False)
-        if hosts:
-            all_hosts = reversed_hosts(picture)
-            here, ours = len(all_hosts), {name: share for name, share in all_hosts.items() if name in theirs}
-        else:
-            here, ours = _pages(picture, theirs)
+        picture, with_links = _picture(query, metas, with_links=file.of == "pages")
+        here, ours, notes = (
+            _pages(picture, file, with_links=with_links) if file.of == "pages" else _sites(picture, file)
+        )
     if len(ours) < COMPARED_MIN:
-        raise BadInput(f"{path}: {len(theirs):,} {'hosts' if hosts else 'pages'}, {len(ours)} of them of this crawl")
-    a, b = np.array(list(ours.values())), np.array([theirs[name] for name in ours])
+        raise BadInput(f"{path}: {len(file.scores):,} {file.of}, {len(ours)} of them of this crawl")
+    names, a = list(ours), np.array(list(ours.values()))
+    b = np.array([file.scores[name] for name in names])
+    if file.repeated:
+        notes.append(f"{file.repeated:,} rows name a page that an earlier row names: the last one counts")
+    bound = query.bound_of(picture.snapshot, picture.view)
+    tied = max(TIED, bound) if bound is not None and bound < 1 else TIED
     return {
-        "of": "hosts" if hosts else "pages",
+        "of": file.of,
         "compared": len(ours),
         "only_here": here - len(ours),
-        "only_there": len(theirs) - len(ours),
-        **agreement(a, b),
+        "only_there": len(file.scores) - len(ours),
+        **agreement(a, b, tied),
+        "ties_within": tied,
+        **distance(names, a, b, file.of.removesuffix("s").replace("page", "url")),
+        "notes": notes + precision_notes(b),
         "policy": picture.policy,
+        "error_bound": bound,
         "as_of": picture.snapshot.as_of,
     }
 
 
-def _pages(picture: CrawlPicture, theirs: Mapping[str, float]) -> tuple[int, dict[str, float]]:
-    """Return how many pages that are not gone there are, and the importance of those that a file has too."""
-    here, ours = 0, dict[str, float]()
-    for batch in picture.batches():
-        live = [pair for *pair, rank in zip(batch["url"], batch["importance"], batch["rank"], strict=True) if rank]
-        here += len(live)
-        ours |= {url: share for url, share in live if url in theirs}
-    return here, ours
+def distance(names: list[str], a: Float64s, b: Float64s, kind: str) -> dict[str, object]:
+    """Return how far two scores are apart in L1, each scaled to sum 1, and where most; None if one can't be scaled."""
+    if a.min() < 0 or b.min() < 0 or not a.sum() or not b.sum():
+        return {"l1": None, "differ_most": []}
+    here, there = a / a.sum(), b / b.sum()
+    apart = np.abs(here - there)
+    furthest = [at for at in np.argsort(-apart, kind="stable")[:FURTHEST].tolist() if apart[at]]
+    rows = [{kind: names[at], "here": float(here[at]), "there": float(there[at])} for at in furthest]
+    return {"l1": float(apart.sum()), "differ_most": rows}
 
 
-def agreement(a: "np.ndarray", b: "np.ndarray") -> dict[str, float | None]:
-    """Return how far two scores of the same things, (n,) each, agree; None where all scores are equal.
-
-    >>> agreement(np.array([3.0, 2.0, 1.0]), np.array([9.0, 5.0, 7.0]))["spearman"]
-    0.5
-    """
-    from scipy.stats import kendalltau, rankdata
-
-    varied = len(np.unique(a)) > 1 and len(np.unique(b)) > 1
-    spearman = float(np.corrcoef(rankdata(a), rankdata(b))[0, 1]) if varied else None
-    found: dict[str, float | None] = {"tau_b": float(kendalltau(a, b).statistic) if varied else None}
-    found["spearman"] = None if spearman is None else round(spearman, 12)
-    for top in TOPS:
-        best = [set(np.argsort(-scores, kind="stable")[:top].tolist()) for scores in (a, b)]
-        found[f"overlap_{top}"] = len(best[0] & best[1]) / len(best[0])
-    return found
-
-
-def _read(path: Path, canonical: Canonical) -> tuple[bool, dict[str, float]]:
-    """Return whether a file is of hosts, and its scores."""
+def _picture(query: Query, metas: MetaCopy, *, with_links: bool) -> tuple[CrawlPicture, bool]:
+    """Return a picture of the crawl, and whether it has the links: if they are asked for and kept."""
     try:
-        with path.open("rb") as file:
-            magic = file.read(4)
-        if magic == b"PAR1":
-            table = check_parquet().parquet.read_table(path, columns=["url", "importance"])
-            return False, dict(zip(*(column.to_pylist() for column in table.columns), strict=True))
-        with gzip.open(path, "rt") if magic.startswith(b"\x1f\x8b") else path.open() as text:
-            return _read_text(path, text, canonical)
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise BadInput(f"{path}: can't be read: {error}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{path}: neither an export, nor host ranks, nor lines URL SCORE: {error}") from None
+        return take_picture(query, metas, links=with_links), with_links
+    except NotKept:
+        return take_picture(query, metas, links=False), False
 
 
-def _read_text(path: Path, text: TextIO, canonical: Canonical) -> tuple[bool, dict[str, float]]:
-    first = text.readline()
-    text.seek(0)
-    if first.startswith(CC_COLUMNS[0]):
-        rows = csv.DictReader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
-        return True, {row[CC_COLUMNS[-1]]: float(row[CC_COLUMNS[3]]) for row in rows}
-    if first.startswith("{"):
-        pages = ((page["url"], page["importance"]) for page in map(json.loads, text))
-        return False, {url: float(share) for url, share in pages}
-    if "url" in (names := first.rstrip().split(",")) and "importance" in names:
-        return False, {row["url"]: float(row["importance"]) for row in csv.DictReader(text)}
-    return False, dict(_pairs(path, text, canonical))
+def _pages(picture: CrawlPicture, file: ScoreFile, *, with_links: bool) -> tuple[int, dict[str, float], list[str]]:
+    """Return how many pages that are not gone there are, the importance of those that the file has, and notes on it."""
+    ours, theirs, live = dict[str, float](), np.full(picture.pages, np.nan), np.zeros(picture.pages, np.bool_)
+    row = 0
+    for batch in picture.batches():
+        for url, share, rank in zip(batch["url"], batch["importance"], batch["rank"], strict=True):
+            if rank:
+                live[row] = True
+                if url in file.scores:
+                    ours[url], theirs[row] = share, file.scores[url]
+            row += 1
+    missing = live & np.isnan(theirs)
+    scores, damping = np.nan_to_num(theirs), 1 - picture.query.crawl.rules.q / MILLION
+    total = float(scores.sum())
+    if (scores < 0).any() or not 0 < total < np.inf:
+        return int(live.sum()), ours, ["the scores are not PageRank: they have no positive sum"]
+    step = one_step(picture, scores, damping) if with_links else None
+    notes = missing_notes(missing, step)
+    if not notes:
+        notes += sum_notes(total, len(ours), step, damping) + (step_notes(step, damping) if step else [])
+    return int(live.sum()), ours, notes
 
 
-def _pairs(path: Path, text: TextIO, canonical: Canonical) -> Iterator[tuple[str, float]]:
-    for number, line in enumerate(text, 1):
-        if line.strip() and not line.startswith("#"):
-            try:
-                url, score = line.split("\t") if "\t" in line else line.rsplit(None, 1)
-                yield canonical(url.strip()), float(score)
-            except (ValueError, BadUrl):
-                raise BadInput(f"{path}:{number}: {shown(line.rstrip())} is not URL SCORE") from None
+def _sites(picture: CrawlPicture, file: ScoreFile) -> tuple[int, dict[str, float], list[str]]:
+    """Return how many hosts or domains there are, the importance of those that the file has, and a note on it.
+
+    Common Crawl keeps a leading `www.` of hosts since its graph of November 2025, and stripped it before. Its domains
+    are those below ICANN's suffixes; those below private suffixes too (github.io) count if more of the names are so.
+    """
+    hosts = picture.hosts()
+    if file.of == "hosts":
+        www = any(name.endswith(".www") and name.count(".") > 1 for name in file.scores)
+        sums = _summed(hosts, lambda host: reversed_host(host, www=www))
+    else:
+        by_icann = _summed(hosts, lambda host: reversed_host(icann_domain(host)))
+        by_all = _summed(hosts, lambda host: reversed_host(registered_domain(host)))
+        sums = max(by_icann, by_all, key=lambda sums: len(sums.keys() & file.scores.keys()))
+    ours = {name: share for name, share in sums.items() if name in file.scores}
+    return len(sums), ours, [OWN_GRAPH.format(file.of)]
+
+
+def _summed(hosts: Mapping[str, float], name_of: Callable[[str], str]) -> dict[str, float]:
+    sums = dict[str, float]()
+    for host, share in hosts.items():
+        name = name_of(host)
+        sums[name] = sums.get(name, 0.0) + share
+    return sums

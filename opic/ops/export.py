@@ -169,7 +169,7 @@ def _write_links(
 
 def _write_hosts(picture: CrawlPicture, file: BinaryIO, *, packed: bool) -> dict[str, object]:
     """Write hosts as Common Crawl publishes their ranks, by PageRank; harmonic centrality is not computed."""
-    sums = reversed_hosts(picture)
+    sums = {reversed_host(host): share for host, share in picture.hosts().items()}
     with open_text(file, packed=packed) as text:
         text.write("\t".join(CC_COLUMNS) + "\n")
         for position, (name, share) in enumerate(sorted(sums.items(), key=lambda one: (-one[1], one[0])), 1):
@@ -177,25 +177,22 @@ def _write_hosts(picture: CrawlPicture, file: BinaryIO, *, packed: bool) -> dict
     return {"hosts": len(sums)}
 
 
-def reversed_hosts(picture: CrawlPicture) -> dict[str, float]:
-    """Return the importance of each host that has pages, by the names that Common Crawl's web graphs give them."""
-    sums = dict[str, float]()
-    for host, share in picture.hosts().items():
-        name = reversed_host(host)
-        sums[name] = sums.get(name, 0.0) + share
-    return sums
+def reversed_host(host: str, *, www: bool = True) -> str:
+    """Return a host with its labels reversed, as in Common Crawl's web graphs.
 
+    Args:
+        host: as in canonical URLs.
+        www: whether a leading `www.` is kept, as in graphs since that of November 2025; older ones leave it out.
 
-def reversed_host(host: str) -> str:
-    """Return a host with its labels reversed and without a leading `www.`, as in Common Crawl's web graphs.
-
-    >>> reversed_host("www.example.co.uk"), reversed_host("127.0.0.1"), reversed_host("[::1]"), reversed_host("www.com")
-    ('uk.co.example', '127.0.0.1', '[::1]', 'com.www')
+    >>> reversed_host("www.example.co.uk"), reversed_host("www.example.co.uk", www=False)
+    ('uk.co.example.www', 'uk.co.example')
+    >>> reversed_host("127.0.0.1"), reversed_host("[::1]"), reversed_host("www.com", www=False)
+    ('127.0.0.1', '[::1]', 'com.www')
     """
     if host.endswith("]") or host.rpartition(".")[2].isdigit():
         return host
     labels = host.rstrip(".").split(".")
-    if labels[0] == "www" and len(labels) > 2:
+    if labels[0] == "www" and len(labels) > 2 and not www:
         labels = labels[1:]
     return ".".join(reversed(labels))
 

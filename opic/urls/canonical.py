@@ -137,9 +137,9 @@ def canonical_host(text: str) -> str:
         raise BadInput(message) from None
 
 
-@lru_cache(maxsize=1)
-def _suffixes() -> PublicSuffixList:
-    return PublicSuffixList()
+@lru_cache(maxsize=2)
+def _suffixes(*, only_icann: bool = False) -> PublicSuffixList:
+    return PublicSuffixList(only_icann=only_icann)
 
 
 @lru_cache(maxsize=32_768)  # 10 MB. A host table asks for each new host, twice in a row.
@@ -153,6 +153,17 @@ def registered_domain(host: str) -> str:
         return host  # An address has no domain.
     found = _suffixes().privatesuffix(host.rstrip("."))
     return host if not found or found == host else found  # Not a second string of the same text.
+
+
+def icann_domain(host: str) -> str:
+    """Return the domain of a host below ICANN's suffixes: that of a site on `github.io` is `github.io`.
+
+    >>> icann_domain("a.github.io"), registered_domain("a.github.io"), icann_domain("www.bbc.co.uk")
+    ('github.io', 'a.github.io', 'bbc.co.uk')
+    """
+    if host.endswith("]") or host.rsplit(".", 1)[-1].isdigit():
+        return host
+    return _suffixes(only_icann=True).privatesuffix(host.rstrip(".")) or host
 
 
 @lru_cache(maxsize=262_144)

@@ -167,9 +167,10 @@ def test_hosts_are_ranked_in_common_crawls_columns(valkey: Server, tmp_path: Pat
     assert [(row[0], row[1], row[2], row[4]) for row in rows] == [
         ("---", "---", "1", "example.a.b"),
         ("---", "---", "2", "example.a"),
+        ("---", "---", "3", "example.a.www"),
     ]
     assert math.fsum(float(row[3]) for row in rows) == pytest.approx(1, abs=1e-9)
-    assert reversed_host("www.b.a.example.") == "example.a.b"
+    assert reversed_host("www.b.a.example.") == "example.a.b.www"
 
 
 def test_disk_without_room_is_an_error_and_leaves_no_file(valkey: Server, tmp_path: Path) -> None:
