@@ -47,7 +47,7 @@ def verified(query: Query) -> dict[str, object]:
         counts = read[sources] & (weights[targets] > 0)
         sources, targets = sources[counts], targets[counts]
         total = float(weights.sum()) or 1.0  # All pages may be gone.
-        truth, way = _pagerank(sources, targets, weights / total, 1 - crawl.rules.q / MILLION)
+        truth, way = computed_pagerank(sources, targets, weights / total, 1 - crawl.rules.q / MILLION)
         places = [(shard, page) for shard, (a, b) in enumerate(pairwise(starts.tolist())) for page in range(b - a)]
         told = np.array([view.share(place) for place in places])
         error = float(np.abs(np.where(weights > 0, told, 0.0) - truth).sum())
@@ -86,7 +86,8 @@ def _links(crawl: Crawl, starts: Int64s) -> tuple[Int64s, Int64s, Bools]:
     return pairs[0], pairs[1], kept
 
 
-def _pagerank(sources: Int64s, targets: Int64s, teleport: Float64s, damping: float) -> tuple[Float64s, str]:
+def computed_pagerank(sources: Int64s, targets: Int64s, teleport: Float64s, damping: float) -> tuple[Float64s, str]:
+    """Return PageRank of links, given where the random jump goes, and what computed it: igraph if that is installed."""
     pages = len(teleport)
     if not teleport.any():
         return teleport, "scipy"
@@ -95,7 +96,6 @@ def _pagerank(sources: Int64s, targets: Int64s, teleport: Float64s, damping: flo
     except ImportError:
         return pagerank(link_matrix(sources, targets, (pages, pages)), damping, THRESHOLD, teleport=teleport), "scipy"
     graph = igraph.Graph(n=pages, edges=np.column_stack((sources, targets)), directed=True)
-    # A page without links sends its visitors to where the random jump goes; igraph would send them to all pages alike.
-    if (teleport == teleport[0]).all():
-        return np.array(graph.pagerank(damping=damping, implementation="prpack")), "igraph"
-    return pagerank(link_matrix(sources, targets, (pages, pages)), damping, THRESHOLD, teleport=teleport), "scipy"
+    # With `reset`, igraph sends the visitors of a page without links to where the random jump goes, as we do.
+    found = graph.personalized_pagerank(damping=damping, reset=teleport.tolist(), implementation="prpack")
+    return np.array(found), "igraph"
