@@ -139,8 +139,8 @@ def canonical(
 ) -> None:
     """Print the canonical form of a URL: the name of its page in the crawl, by the crawl's normalization rules.
 
-    The rules are unreserved, dot, www, https, tracking, session and index; a crawl has those of OPIC_NORMALIZE when it
-    is made.
+    The rules are unreserved, escape, dot, www, https, tracking, session and index; a crawl has those of OPIC_NORMALIZE
+    when it is made.
     """
     if normalize is not None:
         from opic.model.events import EventLimits, shown_canonical

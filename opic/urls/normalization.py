@@ -28,6 +28,9 @@ _session_in_path = re.compile(r";(?:jsessionid|phpsessid)=[^/;]*", re.IGNORECASE
 _index_page = re.compile(r"(?<=/)(?:index\.(?:html?|shtml|php|aspx?|jsp)|default\.(?:html?|aspx?))$", re.IGNORECASE)
 # Letters, digits and -._~ (RFC 3986, 2.3).
 _unreserved = re.compile(r"%(?:2[DE]|3[0-9]|[46][1-9A-F]|5[0-9AF]|7[0-9AE])", re.IGNORECASE)
+_lower_case = re.compile(r"%(?:[a-f][0-9A-Fa-f]|[0-9A-F][a-f])")
+# What the URL standard leaves in a path or a query, and RFC 3986 does not.
+_unsafe = re.compile(r"[\[\\\]^`{|}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +70,18 @@ def _without(query: str, names: frozenset[str], prefix: str) -> str:
 
 
 def _unescaped(parts: _Parts) -> _Parts:
+    """Decode escapes that need not be, and write the others in upper case (RFC 3986, 6.2.2)."""
     if "%" not in parts.path and "%" not in parts.query:
         return parts
     path, query = (
-        _unreserved.sub(lambda found: chr(int(found[0][1:], 16)), text) for text in (parts.path, parts.query)
+        _lower_case.sub(lambda found: found[0].upper(), _unreserved.sub(lambda found: chr(int(found[0][1:], 16)), text))
+        for text in (parts.path, parts.query)
     )
+    return replace(parts, path=path, query=query)
+
+
+def _escaped(parts: _Parts) -> _Parts:
+    path, query = (_unsafe.sub(lambda found: f"%{ord(found[0]):02X}", text) for text in (parts.path, parts.query))
     return replace(parts, path=path, query=query)
 
 
@@ -94,6 +104,7 @@ def _without_session(parts: _Parts) -> _Parts:
 # In this order; a name is what OPIC_NORMALIZE has.
 RULES: Final[dict[str, Callable[[_Parts], _Parts]]] = {
     "unreserved": _unescaped,
+    "escape": _escaped,
     "dot": lambda parts: replace(parts, host=parts.host.rstrip(".") or ".") if parts.host.endswith(".") else parts,
     "www": _without_www,
     "https": lambda parts: parts if parts.port or parts.scheme == "https" else replace(parts, scheme="https"),
@@ -105,7 +116,7 @@ RULES: Final[dict[str, Callable[[_Parts], _Parts]]] = {
         parts if parts.query or parts.path.endswith("/") else replace(parts, path=_index_page.sub("", parts.path))
     ),
 }
-OF_PREFIXES: Final = ("unreserved", "dot", "www", "https")  # A prefix of a URL has them too.
+OF_PREFIXES: Final = ("unreserved", "escape", "dot", "www", "https")  # A prefix of a URL has them too.
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,7 +163,7 @@ TEXTS = st.one_of(
     known=st.lists(AUTHORITIES),
     texts=st.lists(TEXTS, max_size=12),
     bytes_max=st.sampled_from([12, 20, 2_048]),
-    rules=st.sampled_from(["", "", "dot,www,https", "unreserved,index"]),
+    rules=st.sampled_from(["", "", "dot,www,https", "unreserved,index", "unreserved,escape"]),
 )
 def test_canonical_urls_of_a_batch_equal_those_of_single_urls(
     known: list[str], texts: list[str], bytes_max: int, rules: str

@@ -15,6 +15,7 @@ PARTS = st.sampled_from([
     *("u@", "u:p@"),
     *("1.2.3.4", "0x1.", "[::1]", "/", "//", "index.html", "INDEX.PHP", "default.aspx", "index.htm", ";jsessionid=1"),
     *("?", "&", "utm_source=x", "UTM_x", "gclid=1", "id=2", "sessionid=3", "phpsessid", "=", "#top"),
+    *("|", "[", "]", "^", "`", "{", "\\", "%7c", "%7C", "%5b", "%c3"),
     *("%41", "%7e", "%2e", "%2E", "%2f", "%%34%31", "%", "%%32%65", "%25", "41", "é", " "),
 ])  # fmt: skip
 URLS = st.one_of(
@@ -34,8 +35,19 @@ def form(url: str, rules: str) -> str:
         (
             "unreserved",
             "http://a.example/%7Eme/%41%2d%5f%2E%30?%62=%2f%c3%a9",
-            "http://a.example/~me/A-_.0?b=%2f%c3%a9",
+            "http://a.example/~me/A-_.0?b=%2F%C3%A9",
         ),
+        ("unreserved", "http://a.example/%e2%82%aC%Ab%zz%?%fF#%ff", "http://a.example/%E2%82%AC%AB%zz%?%FF"),
+        ("unreserved", "http://a.example/%%65%32%%61", "http://a.example/%E2%a"),
+        ("unreserved", "http://a.example/€|%e2%82%ac", "http://a.example/%E2%82%AC|%E2%82%AC"),
+        (
+            "escape",
+            "http://a.example/a|b[c]^`{d}?e|[f]^`{g}\\h#|",
+            "http://a.example/a%7Cb%5Bc%5D%5E%60%7Bd%7D?e%7C%5Bf%5D%5E%60%7Bg%7D%5Ch",
+        ),
+        ("escape", "http://a.example/%7c%5b?%5d", "http://a.example/%7c%5b?%5d"),
+        ("escape,unreserved", "http://a.example/|%7c[%5B", "http://a.example/%7C%7C%5B%5B"),
+        ("escape", "http://u|@[::1]/", "http://u%7C@[::1]/"),
         ("unreserved", "http://a.example/%%34%31", "http://a.example/A"),
         ("unreserved", "http://a.example/b/%%32e%%32e/c", "http://a.example/c"),
         ("dot", "http://a.example./x.", "http://a.example/x."),
