@@ -58,10 +58,14 @@ def links_of(url: str, page: PageText, *, drop_nofollow: bool = False) -> list[s
     if drop_nofollow and any(_robots_nofollow(one) for one in elements):
         return []
     bases = (one.attributes["href"] for one in elements if one.name == "base" and "href" in one.attributes)
-    base = _base(url, next(bases, None), page.encoding)
-    hrefs = (_href(one, drop_nofollow=drop_nofollow) for one in elements)
-    links = (absolute_link(base, href, page.encoding) for href in hrefs if href is not None)
-    return list(dict.fromkeys(link for link in links if link))
+    base = _base(url, next(bases, None))
+    links, before = dict[str | None, None](), url  # A refresh is relative to a `<base>` only if that stands before it.
+    for one in elements:
+        before = base if one.name == "base" else before
+        href = _href(one, drop_nofollow=drop_nofollow)
+        if href is not None:
+            links[absolute_link(before if one.name == "meta" else base, href, page.encoding)] = None
+    return [link for link in links if link is not None]
 
 
 def absolute_link(base: str, href: str, encoding: str = UTF_8) -> str | None:
@@ -86,9 +90,9 @@ def _joined(base: str, href: str, encoding: str) -> str | None:
     return found
 
 
-def _base(url: str, href: str | None, encoding: str) -> str:
+def _base(url: str, href: str | None) -> str:
     """Return what the links of a page are relative to: only its first `<base>` counts, even if it is of no use."""
-    found = None if href is None else _joined(url, href, encoding)
+    found = None if href is None else _joined(url, href, UTF_8)
     return url if found is None or found.startswith(NO_BASES) else found
 
 

@@ -13,7 +13,7 @@ SPACE: Final = r"\t\n\f\r "
 PRESCAN_BYTES: Final = 1_024  # Where a `<meta>` may name the encoding, unless the `<head>` is longer.
 BYTE_ORDER_MARKS: Final = ((b"\xef\xbb\xbf", UTF_8), (b"\xff\xfe", "utf-16le"), (b"\xfe\xff", "utf-16be"))
 XML_MARKS: Final = ((b"<\0?\0x\0", "utf-16le"), (b"\0<\0?\0x", "utf-16be"))  # `<?x`.
-INSTEAD: Final = {"utf-16le": UTF_8, "utf-16be": UTF_8, "x-user-defined": FALLBACK}  # Of what a page says itself.
+INSTEAD: Final = {"utf-16le": UTF_8, "utf-16be": UTF_8}  # A page in these could not have been read so far.
 mentions_charset = re.compile(rb"charset", re.IGNORECASE).search
 _xml_encoding = re.compile(rb"<\?xml[^>]*?encoding[\0- ]*=[\0- ]*(?:\"([^\">]*)\"|'([^'>]*)')").match
 _charset_in_content = re.compile(
@@ -71,6 +71,7 @@ def _named(page: bytes, *, xml: bool) -> str | None:
         if page.startswith(mark):
             return encoding
     found = None if xml or not mentions_charset(page) else _named_by_meta(page)
+    found = FALLBACK if found == "x-user-defined" else found  # As the HTML standard has it.
     if found is None and (declared := _xml_encoding(page[:PRESCAN_BYTES])) is not None:
         found = encoding_of((declared[1] or declared[2] or b"").decode("latin-1"))
     return INSTEAD.get(found or "", found)

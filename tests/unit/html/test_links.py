@@ -66,7 +66,11 @@ def test_base_of_another_scheme_leaves_absolute_links(base: str) -> None:
         ('<svg><title><a href="1" xlink:href="no"></title><desc><a xlink:href="no">', "1"),
         ('<svg><area href="no"></area></svg><a xlink:href="no">', ""),
         ('<math><a href="no"></a><mi href="no"><a href="1"></a></mi></math>', "1"),
-        ('<math><annotation-xml encoding="text/html"><a href="1"></annotation-xml>', "1"),
+        ('<math><annotation-xml encoding="Text/HTML"><a href="1"></annotation-xml>', "1"),
+        ('<math><annotation-xml><a href="no"></annotation-xml>', ""),
+        ('<math><svg><a href="no" xlink:href="no"></svg></math><svg><math><a xlink:href="1"></math></svg>', "1"),
+        ('<math><annotation-xml><svg><a xlink:href="1"></svg></annotation-xml>', "1"),
+        ('<math><annotation-xml encoding="text/xml"><a href="no"></annotation-xml>', ""),
     ],
 )
 def test_links_of_svg_may_be_of_xlink(html: str, links: str) -> None:
@@ -214,6 +218,9 @@ XHTML_10 = (
         ),
         ('<a href="1"/>&nbsp;<a href="no"/>', "1"),
         ('<a href="1"/><a a:b="c" href="no"/>', "1"),
+        ('<o:p><a href="1"/></o:p><o:a href="no"/><a href="2"/>', "1 2"),
+        ('<p xmlns:h="x"><h:a href="no"/></p><h:a href="no"/><a href="1"/>', "1"),
+        ('<template><a href="no"/><template/><a href="no"/></template><a href="1"/>', "1"),
         ('<a href="?a=1&amp;b=2"/><a href="?a&b"/>', "?a=1&b=2"),
         ('<meta http-equiv="refresh" content="0;url=1"/>', "1"),
     ],
@@ -230,6 +237,15 @@ def test_xhtml_may_have_the_entities_of_html() -> None:
     assert html_links(PAGE, XHTML_10 + page, **read) == [f"{PAGE}caf%C3%A9%3C&"]
     assert html_links(PAGE, XHTML_10.replace("XHTML", "LaTeX") + page, **read) == [f"{PAGE}caf%3C&"]
     assert html_links(PAGE, page, **read) == []
+
+
+@pytest.mark.parametrize(
+    "declaration", ["version='1.1'", "version='1.0' encoding=''", "encoding='x y'", "version='1.0'"]
+)
+def test_declaration_of_xml_is_not_checked(declaration: str) -> None:
+    xml = f'<?xml {declaration}?><a xmlns="http://www.w3.org/1999/xhtml" href="1"/>'
+    assert html_links(PAGE, xml, content_type="text/xml") == [f"{PAGE}1"]
+    assert html_links(PAGE, xml.encode("utf-16-le").removeprefix(b"<\0?\0"), content_type="text/xml") == []
 
 
 def test_xml_ends_where_it_is_not_in_its_encoding() -> None:
