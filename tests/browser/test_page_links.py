@@ -26,7 +26,7 @@ EXPLAINED = (  # Why links may differ.
     "no Content-Type: the standard wants a whole tag to begin with, Chromium its first letters",
     "a <base> that is no URL: Chromium resolves nothing",
     "characters that Python's codecs of East Asia lack",
-    "SVG: Chromium takes no prefix there that is not declared",
+    "SVG with an error: Chromium reads it by another parser than XHTML",
 )
 # How many of all bytes and pairs of bytes are read otherwise, and how many of the characters that pages can have are
 # written otherwise in queries: rare ones, which Python's codecs lack.
