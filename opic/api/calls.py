@@ -172,7 +172,8 @@ class Calls:
         """
         self._check_count("hosts", asked.hosts)
         self._backend.check_room()
-        hosts = {canonical_host(name): HostPoliteness(**asdict(host)) for name, host in asked.hosts.items()}
+        rules = self._backend.limits.normalization
+        hosts = {canonical_host(name, rules): HostPoliteness(**asdict(host)) for name, host in asked.hosts.items()}
         self._backend.frontier.set_host_politeness(hosts)
         return self.get_politeness(queries.Nothing())
 

@@ -182,11 +182,14 @@ def service_view(address: "Address", domain: str, settings: "Settings") -> "Serv
 def events_of(
     paths: Sequence[Path], settings: "Settings", decode: "Callable[[bytes], CrawlEvent] | None" = None
 ) -> "Iterator[CrawlEvent]":
-    """Yield the events of files with canonical URLs; bad ones are skipped and reported on stderr."""
+    """Yield the events of files with canonical URLs; bad ones are skipped and reported on stderr.
+
+    Redirects to another name of the same page are left out: they say nothing of it.
+    """
     import time
 
     from opic.model.event_checks import check_event
-    from opic.model.events import decode_crawl_event
+    from opic.model.events import Outcome, decode_crawl_event
     from opic.ops.replay import lines_of
 
     limits, decode = settings.limits(), decode or decode_crawl_event
@@ -195,10 +198,12 @@ def events_of(
             for number, line in lines_of(path, settings.max_body_bytes):
                 try:
                     event = decode(line)
-                    event.url = check_event(event, time.time_ns() // 1000, limits).url
+                    checked = check_event(event, time.time_ns() // 1000, limits)
                 except BadEvent as error:
                     bad.add(f"{path}:{number}: {error}")
-                else:
+                    continue
+                event.url = checked.url
+                if checked.outcome is not Outcome.ALIAS:
                     yield event
 
 

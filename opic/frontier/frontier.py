@@ -112,7 +112,7 @@ class Frontier:
             NotKept: the policy needs what the service does not keep.
         """
         seconds = self.politeness.lease_seconds if lease_seconds is None else lease_seconds
-        request = PagesRequest.of(n, seconds, mode=mode, **more)
+        request = PagesRequest.of(n, seconds, mode=mode, normalization=self.crawl.rules.normalization, **more)
         if request.policy in NEED_YIELDS and self.crawl.replicas[0].yields is None:
             raise NotKept(
                 f"policy={request.policy} needs what past reads of each page discovered, which "
@@ -272,7 +272,7 @@ class Frontier:
             BadInput: `host` is not a host.
         """
         self.crawl.follow()
-        self._scheduler.hot.report({canonical_host(host): seconds})
+        self._scheduler.hot.report({self._host(host): seconds})
 
     def block(self, host: str, until: float) -> None:
         """Hand out no page of a host before a time, in Unix seconds, at all endpoints; a past time ends the block.
@@ -283,7 +283,7 @@ class Frontier:
             BadInput: `host` is not a host.
         """
         self.crawl.follow()
-        self._scheduler.hot.block(canonical_host(host), until)
+        self._scheduler.hot.block(self._host(host), until)
 
     def limit(self, host: str, pages: int) -> bool:
         """Hand out no page of a host once `pages` of its pages were read, at all endpoints; 0 ends the limit.
@@ -297,7 +297,11 @@ class Frontier:
             BadInput: `host` is not a host.
         """
         self.crawl.follow()
-        return self._scheduler.hot.limit(canonical_host(host), pages)
+        return self._scheduler.hot.limit(self._host(host), pages)
+
+    def _host(self, name: str) -> str:
+        """Return a host as it stands in the URLs of the crawl's pages."""
+        return canonical_host(name, self.crawl.rules.normalization)
 
     def release(self, leases: Sequence[str]) -> dict[str, object]:
         """Release leases without fetching the pages; host delays stay in effect.

@@ -1,7 +1,7 @@
 """Build the command for the Redis function `opic_4_lease` and parse its answer. The pages come from a replica."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -54,6 +54,7 @@ class LeaseAnswer:
     granted: list[Granted]
     refused: list[RefusedPage]
     metas: dict[int, bytes]  # The packed metadata of those granted that have some, by place.
+    names: dict[int, str] = field(default_factory=dict)  # Under which they answered last, if not under their URLs.
 
     @classmethod
     def parse(cls, answer: Sequence[Any]) -> "LeaseAnswer":
@@ -73,7 +74,8 @@ class LeaseAnswer:
                 RefusedPage(place - 1, why in {HOST_HELD, HOST_FULL}, until, why == HOST_FULL, why == PAGE_LEASED)
                 for place, why, until in zip(refused[::3], refused[1::3], refused[2::3], strict=True)
             ],
-            {metas[i] - 1: metas[i + 1] for i in range(0, len(metas), 2)},
+            {metas[i] - 1: metas[i + 1] for i in range(0, len(metas), 2) if metas[i] > 0},
+            {-metas[i] - 1: metas[i + 1].decode() for i in range(0, len(metas), 2) if metas[i] < 0},
         )
 
 

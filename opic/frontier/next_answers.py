@@ -61,7 +61,7 @@ class NextAnswers:
         return {
             "pages": [
                 {
-                    "url": page.url,
+                    "url": page.name or page.url,
                     "cash": page.cash,
                     "importance": page.importance,
                     "fetched_before": page.read_before,

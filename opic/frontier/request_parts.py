@@ -21,6 +21,7 @@ class Leased(NamedTuple):
 
     place: Place
     url: str
+    name: str  # Under which it answered last; "" if under its URL.
     cash: int
     key: float  # What it comes by in the answer: by cash, in grains, fractional only if `discovery` is not 1.
     importance: float

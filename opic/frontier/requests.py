@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 from opic.errors import BadInput
@@ -11,6 +12,7 @@ from opic.model.events import crawler_digest
 from opic.model.page_notes import nearness_of
 from opic.store.back_offs import WAITS_MAX
 from opic.urls.canonical import canonical_host, shown
+from opic.urls.normalization import PLAIN, Normalization
 
 # Recrawl policies: what pages are drawn by, each in an equal share of the draws; see `opic.frontier.recrawl`.
 # The other half of the draws of LDU is the pages with the greatest link scores.
@@ -117,6 +119,7 @@ class PagesRequest:
         host_pages: int | None = None,
         hosts: int | None = None,
         gone: Callable[[], bool] = lambda: False,
+        normalization: Normalization = PLAIN,
     ) -> "PagesRequest":
         """Validate a request.
 
@@ -128,21 +131,23 @@ class PagesRequest:
             crawl_delays: the crawl-delay in each host's robots.txt. It is stored, and applies where it is longer than
                 the configured host delay.
             max_depth: only pages whose depth is known and at most this.
+            normalization: the rules of the crawl: crawlers name hosts as in the URLs that they were handed.
 
         Raises:
             BadInput: a parameter is invalid.
         """
+        host_of_name = partial(canonical_host, normalization=normalization)
         _check_limits(n, max_depth, len(domains))
         check_lease_seconds(seconds)
         _check_policy(mode, policy)
-        within = sorted({canonical_host(name) for name in (*domains, *(() if domain is None else (domain,)))})
+        within = sorted({host_of_name(name) for name in (*domains, *(() if domain is None else (domain,)))})
         near = nearness_of(None if max_depth is None else min(max_depth, DEPTH_MAX))
         if hosts is not None:
             hosts = max(min(hosts, n), 1)
-        delays = {canonical_host(host): _crawl_delay(host, delay) for host, delay in (crawl_delays or {}).items()}
+        delays = {host_of_name(host): _crawl_delay(host, delay) for host, delay in (crawl_delays or {}).items()}
         return cls(
             n if hosts is None else n // hosts * hosts, seconds, crawler_digest(crawler), mode, policy, tuple(within),
-            frozenset(map(canonical_host, busy_hosts)), near, delays, host_pages, hosts, gone,
+            frozenset(map(host_of_name, busy_hosts)), near, delays, host_pages, hosts, gone,
         )  # fmt: skip
 
 

@@ -354,8 +354,9 @@ class Scheduler:
         for call, answer in zip(calls, answers, strict=True):
             parts = [(part, self._is_by_cash(part)) for part, _ in call.quotas()]
             for page in answer.granted:
-                chosen, meta = call.pages[page.place], answer.metas.get(page.place, b"")
-                taken.append((*parts[page.quota], (call.shard, chosen.id), chosen, page.until_us, meta))
+                chosen = call.pages[page.place]
+                said = answer.metas.get(page.place, b""), answer.names.get(page.place, "")
+                taken.append((*parts[page.quota], (call.shard, chosen.id), chosen, page.until_us, said))
         if not taken:
             return
         places, hots = [place for _, _, place, _, _, _ in taken], [self.hot.shards[call.shard] for call in calls]
@@ -363,7 +364,7 @@ class Scheduler:
         total, loads = self.hot.total(rows.books), [hot.loads for hot in self.hot.shards]
         columns = (rows.cash, rows.spent, rows.state, rows.reads, rows.nearness)
         values = list(zip(*(column.tolist() for column in columns), strict=True))
-        for (part, by_cash, place, chosen, until_us, meta), row in zip(taken, values, strict=True):
+        for (part, by_cash, place, chosen, until_us, (meta, name)), row in zip(taken, values, strict=True):
             cash, spent, state, reads, nearness = row
             if not urls[place]:  # It was forgotten a moment ago, and its lease with it.
                 continue
@@ -372,6 +373,7 @@ class Scheduler:
                 Leased(
                     place=place,
                     url=urls[place],
+                    name=name,
                     cash=cash,
                     key=self.terms.key(cash, read=bool(state & Flag.OPEN)) if as_now else chosen.key,
                     importance=min(max(spent + cash, 0) / total, 1.0),

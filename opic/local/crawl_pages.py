@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from opic.arrays import Bools, Int64s
-from opic.errors import BadUrl
+from opic.errors import BadEvent, BadUrl
 from opic.model.event_checks import check_event
 from opic.model.events import CrawlEvent, EventLimits, Outcome
 from opic.urls.canonical import host_of
@@ -32,6 +32,15 @@ def fetched_page(event: CrawlEvent, limits: EventLimits) -> FetchedPage:
     """
     checked = check_event(event, time.time_ns() // 1000, limits)
     return FetchedPage(checked.url, checked.outcome, list(canonical_links(checked.links, limits)))
+
+
+def other_name(event: CrawlEvent, limits: EventLimits) -> str | None:
+    """Return the URL that a page redirects to, if that is another name of the page by the normalization rules."""
+    try:
+        checked = check_event(event, time.time_ns() // 1000, limits)
+    except BadEvent:
+        return None
+    return checked.name or checked.url if checked.outcome is Outcome.ALIAS else None
 
 
 def canonical_links(links: Iterable[str], limits: EventLimits) -> Iterable[str]:

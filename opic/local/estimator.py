@@ -17,7 +17,7 @@ from opic.errors import BadInput
 from opic.graph.crawled import CrawledGraph, CrawledLinks
 from opic.graph.pagerank import pagerank
 from opic.local.combination import ServiceKnowledge, combined_estimate
-from opic.local.crawl_pages import FetchedPage, PageNumbers, fetched_page
+from opic.local.crawl_pages import FetchedPage, PageNumbers, fetched_page, other_name
 from opic.local.fetcher import Fetcher
 from opic.local.journal import LOCAL, OUTSIDE, Journal, PlannedRound, batches
 from opic.local.selection import check_selection, choose, scores, with_suggestions
@@ -26,6 +26,7 @@ from opic.model.events import CrawlEvent, EventLimits, Outcome
 
 ROUNDS: Final = 25  # As the paper has for topics; it takes 50 for sites.
 PUBLISHED_AT_ONCE: Final = 100
+NAMES_MAX: Final = 5  # Names of a page, by normalization rules, that are tried: they may redirect to each other.
 WAVE_MAX: Final = 100  # Pages of the domain in one round of its own crawl.
 SETTLE_SECONDS: Final = 10.0
 SETTLE_POLL_SECONDS: Final = 0.05
@@ -272,14 +273,24 @@ class Estimator:
     def _fetch(self, planned: PlannedRound) -> None:
         """Fetch what is left of a round, and journal each event as it comes."""
         self._show(planned)
-        wanted = set(planned.left)
+        pages, other = {url: url for url in planned.left}, dict[str, str]()  # By the name under which it is fetched.
+        tries = NAMES_MAX
 
         def took(event: CrawlEvent) -> None:
-            if event.url in wanted and event.url not in planned.events:
-                self._journal.took(event, planned)
-                self._show(planned)
+            page = pages.get(event.url)
+            if page is None or page in planned.events:
+                return
+            if tries and (name := other_name(event, self.options.limits)) is not None:
+                other[name] = page
+                return
+            event.url = page
+            self._journal.took(event, planned)
+            self._show(planned)
 
-        self._fetcher.fetch(planned.left, took, self._stopped)
+        while pages:
+            tries -= 1
+            self._fetcher.fetch(list(pages), took, self._stopped)
+            pages, other = other, {}
 
     def _add_round(self, planned: PlannedRound) -> None:
         """Add the pages of a complete round to the graph, and rank it again."""

@@ -126,9 +126,13 @@ def check_event(event: CrawlEvent, now_us: int, limits: EventLimits) -> CheckedE
     if event.retry_after is not None and not 0 <= event.retry_after <= RETRY_AFTER_SECONDS_MAX:
         raise BadEvent(f"retry_after {event.retry_after} is not a number of seconds from 0 to a year, 31,536,000")
     at_us, held_us = time_us(event.fetched_at, now_us), not_before_us(event.not_before)
-    outcome = _outcome(event)
+    outcome, name = _outcome(event), None
     links: Sequence[str] = ()
     left_out = 0
+    if outcome is Outcome.READ and limits.normalization.rules:
+        name = limits.name_of(event.url, url)
+        if event.status >= 300 and event.redirect:
+            outcome, name = _redirected(event.redirect, url, name, limits)
     if outcome is Outcome.READ:
         links = event.links if event.status <= 299 else [event.redirect] if event.redirect else ()
         if len(links) > limits.links_max:
@@ -138,7 +142,17 @@ def check_event(event: CrawlEvent, now_us: int, limits: EventLimits) -> CheckedE
         outcome, url, links, at_us, tags=event.tags or (), links_left_out=left_out, nearness=nearness, meta=meta,
         give_up=event.give_up, retry_after=event.retry_after, not_before_us=held_us, priority=priority,
         crawler=crawler_digest(event.crawler), status=noted_status(event.status, read=outcome is Outcome.READ),
+        name=name,
     )  # fmt: skip
+
+
+def _redirected(target: str, page: str, name: str, limits: EventLimits) -> tuple[Outcome, str]:
+    """Return what a redirect of a page asks for in a crawl with normalization rules, and the page's name after it."""
+    try:
+        other = limits.name_of(target, page) if limits.canonical(target) == page else name
+    except BadUrl:
+        other = name
+    return (Outcome.READ, name) if other == name else (Outcome.ALIAS, other)
 
 
 def first_links(page: str, links: Sequence[str], limits: EventLimits) -> tuple[list[str], int]:

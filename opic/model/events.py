@@ -44,6 +44,7 @@ class Outcome(StrEnum):
 
     READ = "read"
     FAILED = "failed"
+    ALIAS = "alias"  # A redirect to another name of the same page, by the normalization rules of the crawl.
     GONE = "gone"
     EXCLUDED = "excluded"
     SEEDS = "seeds"
@@ -75,6 +76,16 @@ class EventLimits:
     def canonical(self, url: str) -> str:
         """Return the canonical form of a URL; see `canonical_url`."""
         return canonical_url(url, self.url_bytes_max, self.normalization)
+
+    def name_of(self, url: str, page: str) -> str:
+        """Return the name of a page that a URL of it has without normalization rules; "" if it is the page's own.
+
+        >>> limits = EventLimits(normalization=Normalization.of("www"))
+        >>> limits.name_of("http://www.a.example#x", "http://a.example/"), limits.name_of("http://a.example", "http://a.example/")
+        ('http://www.a.example/', '')
+        """
+        name = canonical_url(url, LINK_BYTES_MAX)
+        return name if name != page and len(name) <= self.url_bytes_max else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +147,18 @@ class CheckedEvent:
     trust: float | None = None  # Of the seeds; None if not given.
     crawler: bytes = b""  # Digest of the name of the crawler that reports it; b"" without one.
     status: int = 0  # Of a crawl event, as `opic.model.page_notes.noted_status` keeps it.
+    # Of the page, under which it answered; "" if that is its URL. None if it did not answer, or there are no rules.
+    name: str | None = None
 
     @property
     def failed(self) -> bool:
-        """Tell whether it reports a failed fetch."""
+        """Tell whether it reports a failed fetch, after which the page waits."""
         return self.outcome is Outcome.FAILED
+
+    @property
+    def unread(self) -> bool:
+        """Tell whether it counts among the failures in a row: names of a page may redirect to each other for ever."""
+        return self.outcome in (Outcome.FAILED, Outcome.ALIAS)
 
     @property
     def stands_alone(self) -> bool:

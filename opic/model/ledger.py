@@ -18,7 +18,8 @@ after it spent its grants, its cash is negative, and its next read takes back wh
 A page's depth is the least that was seen: an event may give its page's depth, and its links are one deeper than the
 depth given, or than the depth known for the page if none is given. The last metadata, `not_before` and priority given
 for a page, the status of its last event and the links that a read shows, from the first trusted seed on, are kept; its
-failed fetches in a row are counted, up to an event that reports anything else or a seed.
+failed fetches in a row are counted, up to an event that reports anything else or a seed. With normalization rules, a
+redirect to another name of the page is no read, and `next` hands out the name under which the page answered last.
 
 With many shards, each has its own ledger. What a read pays to a page of another shard goes into an outbox and becomes a
 record of the other's log. The shards' accounts with the virtual page add up to its cash. Shard 0 grants, counts rounds.
@@ -182,7 +183,7 @@ class Ledger:
                 page.state |= Flag.EXCLUDED
                 books.exclusions += 1
             else:
-                books.failures += 1
+                books.failures += 1  # Also a redirect to another name of the page.
         if self.shards == 1:
             books.pay(self.rules)
 

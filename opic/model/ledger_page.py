@@ -24,6 +24,7 @@ class LedgerPage:
     anchors: tuple[Anchor, ...] = ()  # Up to two, older first; none under grants.
     nearness: int = 0  # The least depth seen, as `opic.model.page_notes` says; 0 if none is known.
     meta: bytes = b""  # The last metadata given, packed.
+    name: str = ""  # Under which it answered last, if that is another one than its URL: see `EventLimits.name_of`.
     failures: int = 0  # Failed fetches in a row; GIVEN_UP if an event gave the page up.
     not_before_us: int = 0  # When it may be offered, as the last event or record of seeds that says so; 0: at any time.
     priority: float = 1.0

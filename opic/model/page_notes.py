@@ -4,9 +4,10 @@ The depth of a page is its number of links from a seed, as crawlers count it; th
 arrays hold it as nearness, 65,535 - depth, where 0 means that no depth is known: the least depth is the largest
 nearness, and zeros take no memory. Metadata is a small map of strings, kept as packed and never looked into.
 
-Failures are the failed fetches in a row. OPIC_MAX_FAILURES of them, or an event that gives the page up, keep the page
-from being offered, until anything but a failure is reported of it, or it is seeded. `not_before` is the time before
-which the page is not offered, and `priority` a factor on its key in the order of suggestions.
+Failures are the fetches in a row that failed, or led to another name of the page. OPIC_MAX_FAILURES of them, or an
+event that gives the page up, keep the page from being offered, until anything but a failure is reported of it, or it is
+seeded. `not_before` is the time before which the page is not offered, and `priority` a factor on its key in the order
+of suggestions. The name of a page is the URL under which it answered last, if normalization rules make another of it.
 """
 
 from collections.abc import Mapping
@@ -32,9 +33,11 @@ class Notes(Protocol):
     not_before_us: int | None
     priority: float | None
 
+    name: str | None
+
     @property
-    def failed(self) -> bool:
-        """Whether it reports a failed fetch."""
+    def unread(self) -> bool:
+        """Whether it counts among the failures in a row."""
 
     @property
     def give_up(self) -> bool:
@@ -44,9 +47,11 @@ class Notes(Protocol):
 def note(page: Any, event: Notes) -> None:
     """Keep what an event says of a page of the ledger: the least depth, failures in a row, the last of all else."""
     page.nearness = max(page.nearness, event.nearness)
-    page.failures = failures_after(page.failures, failed=event.failed, give_up=event.give_up)
+    page.failures = failures_after(page.failures, failed=event.unread, give_up=event.give_up)
     if event.meta is not None:
         page.meta = event.meta
+    if event.name is not None:
+        page.name = event.name
     if event.not_before_us is not None:
         page.not_before_us = event.not_before_us
     if event.priority is not None:

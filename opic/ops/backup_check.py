@@ -64,8 +64,9 @@ class Counted:
 
     def __init__(self, pages: int, effects: Iterable[Effect]) -> None:
         """Start with the records of a shard that ends with this many pages."""
-        self._scanned, self._urls = np.zeros((2, pages), np.bool_)  # Pages with metadata, and with URLs.
-        self._changed, self._again = np.zeros((2, pages), np.int8)  # Of these, 1: there in the end; -1: not.
+        # Pages with metadata, and with URLs. What is kept by ~page, a page's name, stands behind that of all pages.
+        self._scanned, self._urls = np.zeros((2, 2 * pages), np.bool_)
+        self._changed, self._again = np.zeros((2, 2 * pages), np.int8)  # Of these, 1: there in the end; -1: not.
         self._calls, self._times = array("q"), array("q")
         self._segments, self._fields = set[int](), 0  # Of kept links: segments that were copied; fields of the hash.
         for effect in effects:

@@ -204,6 +204,8 @@ class Batch:
             self.states.classify(page, event.url, event.tags)
         if event.meta is not None:
             self.metas[page.id] = event.meta
+        if event.name is not None:
+            self.metas[~page.id] = event.name.encode()
         if outcome is READ:
             self._read(page, event, place, new)
         elif outcome is Outcome.GONE:
@@ -272,6 +274,8 @@ class Batch:
         for number in self.named.forgotten.tolist():
             self.states.forget(self.held[number])
             self.metas[number] = b""
+            if self.rules.normalize:
+                self.metas[~number] = b""
             self.unread.append((number, 0))
         if trusted := set(self.named.forgotten.tolist()).intersection(self.replica.trust or ()):
             self.trust.give(0.0, sorted(trusted), 0)

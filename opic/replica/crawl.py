@@ -399,11 +399,12 @@ class Crawl(CrawlShards):
 
     def _pages(self, number: int, ids: range) -> list[LedgerPage]:
         urls, metas, found = self.urls_in(number, ids), self.metas_of(number, ids), []
+        names = self.metas_of(number, [~page for page in ids]) if self.rules.normalize else [b""] * len(ids)
         with self.replicas[number].reading() as replica:
             columns, histories = replica.columns, replica.histories
             said = (column.of(np.array(ids)) for column in (replica.depths, replica.statuses))
             notes = zip(*(column.tolist() for column in (*said, *replica.offers.of(np.array(ids)))), strict=True)
-            for page_id, url, meta, note in zip(ids, urls, metas, notes, strict=True):
+            for page_id, url, meta, name, note in zip(ids, urls, metas, names, notes, strict=True):
                 row = int(columns.row[page_id])
                 page = LedgerPage(url, page_id, int(columns.v[page_id]), int(histories.rows.spent[row]))
                 page.inflow, page.state = int(columns.inflow[page_id]), int(columns.state[page_id])
@@ -412,7 +413,8 @@ class Crawl(CrawlShards):
                 page.gone_until_us = int(histories.rows.gone_until_us[row])
                 page.measures.extend(histories.measures_of(row))
                 page.anchors = histories.anchors_of(row)
-                page.meta, (page.nearness, page.status, page.failures, page.not_before_us, page.priority) = meta, note
+                page.meta, page.name = meta, name.decode()
+                page.nearness, page.status, page.failures, page.not_before_us, page.priority = note
                 found += [page] if page.state != FORGOTTEN else []
         return found
 

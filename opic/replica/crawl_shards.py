@@ -76,7 +76,7 @@ class CrawlShards:
         return self.shards[shard_of(host_of(url), len(self))]
 
     def metas_of(self, shard: int, ids: Sequence[int]) -> list[bytes]:
-        """Return the packed metadata of pages of a shard, b"" where there is none, as it is in the store now."""
+        """Return the packed metadata of pages of a shard, by ~page their names, b"" for none, as in the store now."""
         (found,) = self.ask([["HMGET", self.shards[shard].keys.page_meta, *ids]])
         return [meta or b"" for meta in found]
 

@@ -131,7 +131,8 @@ class Effect:
     priority: Float64s = _column("<f8", "p")
     status_page: Uint32s = _column("<u4", "a")  # Pages whose last status changed,
     noted: Uint16s = _column("<u2", "a")  # and the statuses: see `page_table`.
-    metas: Mapping[int, bytes] = field(default_factory=dict)  # By page: its new metadata, packed; b"" for none.
+    # By page: its new metadata, packed; by ~page: the name under which it answered last. b"" for none.
+    metas: Mapping[int, bytes] = field(default_factory=dict)
     forgotten: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))  # Pages that are forgotten.
     again: Mapping[int, str] = field(default_factory=dict)  # By page that had been: its URL, if it is known anew.
     trusted: Mapping[int, float] | None = None  # By page: its new trust, 0 for none. None if no trust changed.

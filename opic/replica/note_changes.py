@@ -106,7 +106,7 @@ def offer_changes(offers: PageOffers, named: PageLookup, events: Sequence[Checke
         named: the pages and seeds of the events.
         events: the events.
     """
-    says = any(event.failed or event.not_before_us is not None or event.priority is not None for event in events)
+    says = any(event.unread or event.not_before_us is not None or event.priority is not None for event in events)
     if not says and not offers.used:
         return OfferChanges()
     own = [page for page in named.own if page >= 0]
@@ -126,7 +126,7 @@ def offer_changes(offers: PageOffers, named: PageLookup, events: Sequence[Checke
                 revived.pop(page, None)
             elif row[0]:
                 revived[page] = None
-            row[0] = failures_after(row[0], failed=event.failed, give_up=event.give_up)
+            row[0] = failures_after(row[0], failed=event.unread, give_up=event.give_up)
             if event.not_before_us is not None:
                 row[1] = event.not_before_us
             if event.priority is not None:

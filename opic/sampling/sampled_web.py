@@ -8,7 +8,7 @@ import msgspec
 from opic.client import Conflict
 from opic.errors import BadEvent, OpicError
 from opic.graph.focused_walk import SeenPage
-from opic.local.crawl_pages import fetched_page
+from opic.local.crawl_pages import fetched_page, other_name
 from opic.local.fetcher import Fetcher
 from opic.local.service_view import ServiceView
 from opic.model.events import CrawlEvent, EventLimits, Outcome
@@ -203,6 +203,8 @@ class SampledWeb:
             self.failed += 1
             return None
         self._took(event)
+        if redirects and (name := other_name(event, self._limits)) is not None:
+            return self._fetch(name, redirects - 1)
         if page.outcome is not Outcome.READ:
             self.failed += 1
             return None
@@ -216,7 +218,7 @@ class SampledWeb:
             return self._seen[target]
         content = content_of(event, self._texts.pop(url, ""))
         if self._wanted is not None:
-            self._hits[url] = self._wanted.contains(content)
+            self._hits[page.url] = self._wanted.contains(content)
         if self._metas and event.meta:
-            self._meta[url] = {name: event.meta[name] for name in self._metas if name in event.meta}
-        return SeenPage(url, list(dict.fromkeys(page.links)), self.topic.contains(content))
+            self._meta[page.url] = {name: event.meta[name] for name in self._metas if name in event.meta}
+        return SeenPage(page.url, list(dict.fromkeys(page.links)), self.topic.contains(content))

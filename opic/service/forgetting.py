@@ -45,7 +45,7 @@ class PageSelection:
             raise BadInput("pages are forgotten by url, by prefix, by host or by domain: give one of them")
         ((kind, value),) = found
         if kind not in ("url", "prefix"):
-            return cls(kind, canonical_host(value))
+            return cls(kind, canonical_host(value, normalization if kind == "host" else PLAIN))
         rules = normalization.of_prefix if kind == "prefix" else normalization
         return cls(kind, canonical_url(value, normalization=rules))
 

@@ -12,7 +12,7 @@
 --   copied                the last record of the journal that a running backup has copied; expires if the backup dies
 --   out:<to>, sent        streams: entries sent to another shard, 1-0, 1-1 ..; hash: shard -> number of entries so far
 --   seen                  sorted set: calls with an Idempotency-Key that took effect -> time of their records
---   pagemeta              hash: page -> its metadata, packed (opic/model/page_notes.py)
+--   pagemeta              hash: page -> its metadata, packed (opic/model/page_notes.py); -1 - page -> its other name
 --   urls                  hash: page -> its URL, if it was forgotten and is known again: its line in a block may be empty
 --   since                 hash: number from 0 -> entries on when pages became known (opic/store/known_since.py)
 --   linkseg               hash: segments of the links of pages that were read (opic/replica/stored_links.py)
@@ -164,9 +164,9 @@ local function own(advances)
   return false
 end
 
-local function pages_only(ids)
+local function pages_only(ids, least)
   for _, page in ipairs(ids) do
-    if not whole(page, 0, BALANCE) then return false end
+    if not whole(page, least or 0, BALANCE) then return false end
   end
   return true
 end
@@ -218,7 +218,7 @@ local function check_step(keys, args, blob)
   end
   for i = 1, #metas, 2 do
     if type(metas[i]) ~= 'string' or type(metas[i + 1]) ~= 'table' then return redis.error_reply('OPICARGS bad metadata') end
-    if not pages_only(metas[i + 1]) then return redis.error_reply('OPICARGS bad metadata') end
+    if not pages_only(metas[i + 1], -BALANCE) then return redis.error_reply('OPICARGS bad metadata') end
   end
   for i = 1, #again, 2 do
     if not whole(again[i], 0, BALANCE) or type(again[i + 1]) ~= 'string' then

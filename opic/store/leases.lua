@@ -63,7 +63,7 @@ end
 -- A request is one for n pages, leased for `seconds`; it gets the next pages that are free. If pages or limits changed
 -- elsewhere, so that `freed` is not as expected, or while the store is being restored, nothing is leased.
 -- Returns {now, {lsn, digest, freed, leases}, running leases, for each request granted {place, end, delay in ms, ..},
---   refused {place, what, until, ..}, {place, metadata, ..} of the granted pages that have some}; what: 1 the page is
+--   refused {place, what, until, ..}, {place, metadata, -place, name, ..} of the granted pages that have some}; what: 1 the page is
 --   leased, 2 its host is blocked or its delay has not passed, 3 its host has reached its limit of pages in flight, until
 --   the first of their leases ends, 4 the page is backing off.
 
@@ -132,7 +132,7 @@ local function take_write(keys, out, plan, now)
   end
 end
 
--- The metadata of pages that were granted {place, end, delay, ..}: {place, metadata, ..}.
+-- The metadata and names of pages that were granted {place, end, delay, ..}: {place, metadata, -place, name, ..}.
 local function take_metas(key, granted, ids)
   local metas = {}
   if redis.call('EXISTS', key) == 0 then return metas end
@@ -140,6 +140,8 @@ local function take_metas(key, granted, ids)
     for at = 1, #pages, 3 do
       local meta = redis.call('HGET', key, ids[pages[at]])
       if meta then metas[#metas + 1], metas[#metas + 2] = pages[at], meta end
+      local name = redis.call('HGET', key, string.format('%.0f', -1 - tonumber(ids[pages[at]])))
+      if name then metas[#metas + 1], metas[#metas + 2] = -pages[at], name end
     end
   end
   return metas

@@ -100,7 +100,8 @@ class UrlFrontierCrawl:
         children, listed = self._parents.take(url), items.LINKS in metadata
         with tell(children, linked=not listed):
             links = items.links_of(url, metadata) if listed else [child.url for child in children]
-            event = items.event_of(url, known, links)
+            name = self.backend.limits.name_of(known.info.url, url) or url  # Under which it answered.
+            event = items.event_of(name, known, links)
             check_event(event, self.backend.clock.now_us(), self.backend.limits)
             await self._events.ask(encode_without_passwords(event))
         self._own_leases.pop(url, None)
@@ -129,10 +130,13 @@ class UrlFrontierCrawl:
         """Lease the best pages of the best hosts; the pages of a host come together."""
         request = self._request(asked)
         answer = await asyncio.to_thread(self._lease, request)
-        hosts = {host: at for at, host in enumerate(dict.fromkeys(host_of(page["url"]) for page in answer["pages"]))}
-        answer["pages"].sort(key=lambda page: hosts[host_of(page["url"])])
+        urls = [self.backend.limits.canonical(page["url"]) for page in answer["pages"]]  # It may be another name.
+        for page, url in zip(answer["pages"], urls, strict=True):
+            page["key"] = host_of(url)
+        hosts = {host: at for at, host in enumerate(dict.fromkeys(page["key"] for page in answer["pages"]))}
+        answer["pages"].sort(key=lambda page: hosts[page["key"]])
         ends = time.monotonic() + request.seconds
-        self._own_leases.update((page["url"], ends) for page in answer["pages"])
+        self._own_leases.update((url, ends) for url in urls)
         self._prune_leases()
         return answer
 
@@ -180,7 +184,7 @@ class UrlFrontierCrawl:
     def _items(self, found: Sequence[LedgerPage], name: str) -> list[pb.URLItem]:
         told, since_of = [], known_since(self.backend.crawl, [page.url for page in found])
         for page, since in zip(found, since_of, strict=True):
-            info = items.info_of(page.url, name, unpack_meta(page.meta))
+            info = items.info_of(page.url, host_of(page.url), name, unpack_meta(page.meta))
             item = pb.URLItem(ID=page.url, creation_date=since)
             if not page.reads and not page.status and not page.not_before_us:
                 item.discovered.info.CopyFrom(info)

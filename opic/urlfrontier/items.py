@@ -108,9 +108,9 @@ def meta_of(metadata: Metadata) -> dict[str, str] | None:
     return packed or None
 
 
-def info_of(url: str, crawl: str, meta: Mapping[str, Any] | None) -> URLInfo:
+def info_of(url: str, key: str, crawl: str, meta: Mapping[str, Any] | None) -> URLInfo:
     """Return the message for a page, with its stored metadata."""
-    info = URLInfo(url=url, key=host_of(url), crawlID=crawl)
+    info = URLInfo(url=url, key=key, crawlID=crawl)
     for name, value in (meta or {}).items():
         info.metadata[name].values.extend(_unpacked(str(value)))
     return info

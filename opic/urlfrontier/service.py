@@ -123,7 +123,7 @@ class UrlFrontier:
         unsent = {page["lease"] for page in answer["pages"]}
         try:
             for page in answer["pages"]:
-                yield info_of(page["url"], name, page.get("meta"))
+                yield info_of(page["url"], page["key"], name, page.get("meta"))
                 unsent.discard(page["lease"])
             self._metrics.handed(answer, "any", None)
         finally:

@@ -119,8 +119,8 @@ def host_of(url: str) -> str:
     return host.rpartition(":")[0] if ":" in host else host
 
 
-def canonical_host(text: str) -> str:
-    """Return the host that a name stands for, as it stands in canonical URLs: lower case, IDNA.
+def canonical_host(text: str, normalization: Normalization = PLAIN) -> str:
+    """Return the host that a name stands for, as it stands in canonical URLs: lower case, IDNA, by the crawl's rules.
 
     Raises:
         BadInput: it is no host, or more than one: a port, a path, a user.
@@ -131,7 +131,7 @@ def canonical_host(text: str) -> str:
     try:
         if NOT_IN_HOST.search(text) or (":" in text and not text.endswith("]")):
             raise BadUrl(text)
-        return host_of(canonical_url(f"http://{text}/"))
+        return host_of(canonical_url(f"http://{text}/", normalization=normalization))
     except BadUrl:
         message = f"{shown(text)} is not a host or a domain: give a name like example.org, without port or path"
         raise BadInput(message) from None

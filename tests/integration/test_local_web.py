@@ -5,6 +5,7 @@ import ssl
 import subprocess
 import time
 import tracemalloc
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
@@ -21,7 +22,8 @@ from opic.errors import BadInput
 from opic.local.estimator import Estimator, EstimatorOptions
 from opic.local.journal import Journal
 from opic.local.web import SILENT_MAX, WebFetcher, WebLimits
-from opic.model.events import CrawlEvent
+from opic.model.events import CrawlEvent, EventLimits
+from opic.urls.normalization import Normalization
 
 GUARDED = WebLimits(host_delay_seconds=0, page_seconds=20.0, retry_seconds=0)
 QUICK = WebLimits(host_delay_seconds=0, page_seconds=1.0, retry_seconds=0, allow_private=True)
@@ -209,6 +211,26 @@ def test_redirects_out_and_back_and_in_a_circle_end(sites: Sites) -> None:
     assert (found.urls, found.outside_fetched, found.failed) == ([f"{home.url}/"], 3, 0)
     assert {path for path in other.paths() if path != "/robots.txt"} == {"/out", "/circle", "/circle2"}
     assert found.frontier == []
+
+
+def test_page_that_redirects_to_another_name_of_it_is_fetched_under_that(sites: Sites) -> None:
+    home = sites({})
+    home.pages = {
+        "/": redirect("/index.html"),
+        "/index.html": linking("/b/", "/c/"),
+        "/b/": redirect("index.php"),
+        "/b/index.php": linking("/"),
+        "/c/": redirect("index.php"),
+        "/c/index.php": redirect("/c/"),
+    }
+    options = EstimatorOptions(5, "sc", limits=EventLimits(normalization=Normalization.of("index")))
+    with WebFetcher(QUICK) as web:
+        estimator = Estimator("127.0.0.1", options, web, Journal("127.0.0.1"))
+        estimator.open(None, [f"{home.url}/"])
+        found = estimator.ranking()
+    assert sorted(found.urls) == [f"{home.url}/", f"{home.url}/b/"]
+    asked = Counter(path for path in home.paths() if path != "/robots.txt")
+    assert asked == {"/": 1, "/index.html": 1, "/b/": 1, "/b/index.php": 1, "/c/": 3, "/c/index.php": 2}
 
 
 # What must not be reached, and what must not be taken in.

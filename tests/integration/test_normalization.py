@@ -1,13 +1,18 @@
 """A crawl with normalization rules: every process knows a page by the same URL, and no other rules are taken later."""
 
 from collections.abc import Iterator
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from logs import PARTITION, record
+from processes import wait_until
+from repository import ROOT
 from servers import Server
 from serving import serving_embedded
+from website import linking, redirect, website
 
 from opic.client import Client
 from opic.errors import StoreMismatch
@@ -136,6 +141,105 @@ def test_graph_is_replayed_by_the_rules_of_the_crawl(tmp_path: Path) -> None:
         known = {page["url"] for page in backend.query.top(9)}
         assert known == {PAGE, "https://b.example/", "https://c.example/"}
         assert all(finding.verdict == "ok" for finding in look(lambda: backend.settings) if finding.check == "format")
+
+
+def offered(client: Client, domain: str = "a.example", **asked: Any) -> str | None:
+    """What is handed out of a domain, and given back."""
+    wait_until(lambda: client.stats().lag == 0)
+    pages = client.next(1, domain=domain, mode="any", **asked).pages
+    client.release([page.lease for page in pages])
+    return pages[0].url if pages else None
+
+
+def test_name_that_answered_last_is_handed_out(tmp_path: Path) -> None:
+    settings = {"normalize": "www,https", "host_delay_seconds": 0, "revisit_seconds": 0, "retry_seconds": 0}
+    with serving_embedded(tmp_path, **settings) as (_, client):
+        client.seed(["http://www.a.example/"], meta={"job": "news"})
+        assert offered(client) == PAGE
+        client.event(PAGE, status=301, redirect="https://www.a.example/#x")
+        assert offered(client) == "https://www.a.example/"
+        assert (client.explain(PAGE).state, client.importance(PAGE).reads) == ("unread", 0)
+        client.event("https://www.a.example/", links=["http://c.example/"])
+        client.event("http://www.a.example/", status=301, redirect="https://www.a.example/")
+        client.event("http://c.example/", links=[PAGE])
+        wait_until(lambda: offered(client) == "https://www.a.example/")
+        assert client.inlinks("http://www.c.example/").inlinks == [PAGE]
+        client.event("https://www.a.example/", status=503)
+        assert offered(client) == "https://www.a.example/"
+        assert client.next(1, domain="a.example", mode="any").pages[0].meta == {"job": "news"}
+        client.event("http://a.example/")
+        client.event("http://c.example/", links=[PAGE])
+        wait_until(lambda: offered(client) == "http://a.example/")
+        client.event(PAGE)
+        client.event("http://c.example/", links=[PAGE])
+        wait_until(lambda: offered(client) == PAGE)
+        client.event("https://www.a.example/")
+        client.forget(url=PAGE)
+        client.seed([PAGE])
+        wait_until(lambda: offered(client) == PAGE)
+        assert client.audit().conserved
+
+
+def test_hosts_may_be_named_as_in_the_urls_that_were_handed_out(tmp_path: Path) -> None:
+    with serving_embedded(tmp_path, normalize="www", host_delay_seconds=0) as (_, client):
+        client.event("http://www.a.example/", links=["http://a.example/1"])
+        assert offered(client, "www.a.example") == "http://a.example/1"
+        assert offered(client, busy_hosts=["www.a.example"]) is None
+        assert offered(client, crawl_delays={"www.a.example": 60.0}) == "http://a.example/1"
+        assert offered(client) is None
+        assert client.forget(host="www.a.example").forgotten == 2
+
+
+def test_names_that_redirect_to_each_other_are_given_up(tmp_path: Path) -> None:
+    settings = {"normalize": "www", "host_delay_seconds": 0, "retry_seconds": 0, "max_failures": 4}
+    names = ["http://a.example/", "http://www.a.example/"]
+    with serving_embedded(tmp_path, **settings) as (_, client):
+        client.seed(names)
+        handed = list[str]()
+        while pages := client.next(1, mode="discover").pages:
+            handed.append(pages[0].url)
+            client.event(handed[-1], status=302, redirect=names[handed[-1] == names[0]])
+            wait_until(lambda: client.stats().lag == 0)
+        assert handed == names * 2
+        assert client.next(1, mode="discover").exhausted
+        assert client.inlinks(names[0]).inlinks == []
+
+
+def test_site_whose_pages_redirect_to_other_names_is_crawled(tmp_path: Path) -> None:
+    pages = {
+        "/": redirect("/index.html"),
+        "/index.html": linking("/b/"),
+        "/b/": redirect("index.php"),
+        "/b/index.php": linking("/"),
+    }
+    spec = spec_from_file_location("example_crawler", ROOT / "examples/crawler.py")
+    assert spec is not None
+    assert spec.loader is not None
+    crawler = module_from_spec(spec)
+    spec.loader.exec_module(crawler)
+    with (
+        website("127.0.0.1", pages) as site,
+        serving_embedded(tmp_path, normalize="index", host_delay_seconds=0) as (_, client),
+    ):
+        crawler.crawl(client, f"{site.url}/", pages_max=9)
+        assert client.importance(f"{site.url}/").reads == client.importance(f"{site.url}/b/").reads == 1
+        assert client.inlinks(f"{site.url}/").inlinks == [f"{site.url}/b/"]
+        assert client.inlinks(f"{site.url}/b/").inlinks == [f"{site.url}/"]
+        assert [path for path in site.paths() if path != "/robots.txt"] == list(pages)
+
+
+def test_names_are_backed_up_and_restored(tmp_path: Path, valkey: Server) -> None:
+    crawl = Crawl.open(valkey.client(), "named", {"normalize": "www", "shards": 2})
+    writer = Writer(crawl)
+    log = [record(at, f"http://www.h{at}.example/") for at in range(6)]
+    writer.apply(PARTITION, [*log, record(6, "http://h3.example/")])
+    writer.drain()
+    names = {page.url: page.name for page in crawl.pages()}
+    assert names == {f"http://h{at}.example/": "" if at == 3 else f"http://www.h{at}.example/" for at in range(6)}
+    backup(crawl, tmp_path / "copy")
+    restore(valkey.client(), tmp_path / "copy", "named-again")
+    again = Crawl.open(valkey.client(), "named-again")
+    assert {page.url: page.name for page in again.pages()} == names
 
 
 def test_class_of_a_url_is_checked_by_the_rules() -> None:

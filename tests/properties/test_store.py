@@ -45,7 +45,9 @@ def logs(draw: st.DrawFn) -> list[Record]:
         if kind == "read":
             made.append(record(offset, url, draw(links), fetched_at=at, **noted))
         elif kind == "moved":
-            made.append(record(offset, url, status=301, redirect=draw(urls), fetched_at=at, **noted))
+            other = url.replace("://", "://www.").replace("http:", "HTTPS:") + draw(st.sampled_from(["", "?utm_x=1"]))
+            to = draw(st.one_of(urls, st.just(other)))  # With rules, `other` is another name of the same page.
+            made.append(record(offset, url, status=301, redirect=to, fetched_at=at, **noted))
         elif kind == "seeds":
             made.append(seeds(offset, *draw(st.lists(urls, min_size=1, max_size=3)), trust=draw(trusts), **noted))
         elif kind == "forget":

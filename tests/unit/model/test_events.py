@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packed_events import BAD_PACKED, UNENDING_PACKED
 
-from opic.model.cash import DAY_US, MILLION
+from opic.model.cash import DAY_US, MILLION, CrawlRules
 from opic.model.event_checks import LINKS_SEEN_MAX, TAGS_MAX, decode_record
 from opic.model.events import (
     LOG_PARTITION,
@@ -26,6 +26,7 @@ from opic.model.events import (
 )
 from opic.model.ledger import Ledger
 from opic.model.transfer import GRANTS, Transfer
+from opic.urls.normalization import Normalization
 
 NOW_S = 1_700_000_000
 NOW_US = NOW_S * MILLION
@@ -502,6 +503,67 @@ def test_a_bad_redirect_is_a_bad_link_of_a_page_without_links() -> None:
     value = encode_crawl_event(CrawlEvent(URL, status=301, redirect="javascript:x"))
     ledger.apply("p", [Record(0, NOW_US, value)])
     assert (ledger.books.reads, ledger.books.links, ledger.books.bad_links) == (1, 0, 1)
+
+
+RULES = EventLimits(normalization=Normalization.of("www,https,index,unreserved"))
+
+
+@pytest.mark.parametrize(
+    ("url", "redirect", "outcome", "name"),
+    [
+        ("http://www.a.example/", "https://www.a.example/", Outcome.ALIAS, "https://www.a.example/"),
+        ("https://a.example/", "https://www.a.example/", Outcome.ALIAS, "https://www.a.example/"),
+        ("https://www.a.example/", "https://a.example/#top", Outcome.ALIAS, ""),
+        (
+            "https://a.example/",
+            "HTTPS://u:p@a.example:443/%69ndex.html",
+            Outcome.READ,
+            "",
+        ),  # Another user, another page.
+        ("https://a.example/%e2", "https://a.example/%E2", Outcome.ALIAS, ""),
+        ("https://a.example/", "https://a.example/index.html", Outcome.ALIAS, "https://a.example/index.html"),
+        # To itself, and to other pages.
+        ("https://a.example/", "HTTPS://A.example:443/#top", Outcome.READ, ""),
+        ("https://www.a.example/", "https://www.a.example/", Outcome.READ, "https://www.a.example/"),
+        ("https://www.a.example/", "https://a.example/b", Outcome.READ, "https://www.a.example/"),
+        ("https://www.a.example/", "nonsense", Outcome.READ, "https://www.a.example/"),
+        ("https://www.a.example/", None, Outcome.READ, "https://www.a.example/"),
+    ],
+)
+def test_redirect_to_another_name_of_the_page_is_no_read(
+    url: str, redirect: str | None, outcome: Outcome, name: str
+) -> None:
+    value = encode_crawl_event(CrawlEvent(url, links=["http://b.example/"], status=301, redirect=redirect))
+    found = decoded(value, limits=RULES)
+    assert (found.outcome, found.name) == (outcome, name)
+    assert list(found.links) == ([redirect] if outcome is Outcome.READ and redirect else [])
+    assert found.unread == (outcome is Outcome.ALIAS)
+    assert not found.failed
+    plain = decoded(value)
+    assert (plain.outcome, plain.name, plain.url) == (Outcome.READ, None, url)
+
+
+def test_name_of_a_page_is_that_of_its_last_answer_but_never_too_long() -> None:
+    for status, name in ((200, "https://www.a.example/"), (404, None), (500, None), (403, None)):
+        value = encode_crawl_event(CrawlEvent("https://www.a.example/", status=status, redirect="https://a.example/"))
+        assert decoded(value, limits=RULES).name == name
+    long = f"https://www.a.example/{'a' * (RULES.url_bytes_max - 20)}"
+    assert decoded(encode_crawl_event(CrawlEvent(long)), limits=RULES).name == ""
+
+
+def test_alias_takes_no_links_and_counts_as_a_failure_in_a_row() -> None:
+    ledger = Ledger(CrawlRules(normalize="www"))
+    events = [
+        CrawlEvent("http://www.a.example/", links=["http://b.example/"], meta={"k": "v"}),
+        CrawlEvent("http://a.example/", status=301, redirect="http://www.a.example/", fetched_at=NOW_S + 1),
+    ]
+    ledger.apply("p", [Record(at, NOW_US + at, encode_crawl_event(event)) for at, event in enumerate(events)])
+    page = ledger.pages["http://a.example/"]
+    assert (page.reads, page.failures, page.name, page.digest != 0) == (1, 1, "http://www.a.example/", True)
+    assert (ledger.books.reads, ledger.books.failures, ledger.books.links) == (1, 1, 1)
+    again = encode_crawl_event(CrawlEvent("http://a.example/"))
+    ledger.apply("p", [Record(2, NOW_US + 2, again)])
+    assert (page.reads, page.failures, page.name) == (2, 0, "")
 
 
 def test_a_dead_letter_is_counted_and_processing_goes_on() -> None:
