@@ -222,6 +222,15 @@ def test_benchmark_of_the_order_of_scrapy_runs(tmp_path: Path) -> None:
     assert list(found["schedulers"]) == ["Scrapy, depth-first", "Scrapy, breadth-first", "opic.scrapy"]
 
 
+@pytest.mark.slow
+def test_benchmark_of_links_of_pages_runs(tmp_path: Path) -> None:
+    want_server("chromium")
+    found = run_benchmark("bench_page_links.py", tmp_path / "links.json", "--pages", "40")
+    assert found["pages"] == 40
+    assert found["links"] > 40
+    assert sum(reason["pages"] for reason in found["differ"].values()) < 20
+
+
 def test_each_benchmark_runs_small_in_a_test() -> None:
     run = set(re.findall(r'"(bench_\w+\.py)"', Path(__file__).read_text()))
     assert run == {path.name for path in BENCHMARKS.glob("bench_*.py")}
