@@ -3,13 +3,14 @@
 from typing import Annotated, Final
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec.structs import force_setattr
 
 from opic.api.queries import Chosen, Count, Domain, FieldError, OfPolicy, SomeHost
 from opic.frontier.requests import DOMAINS_MAX
 from opic.messages.definitions import PageClass, Rule
 from opic.messages.frontier import HostPoliteness
 from opic.messages.local import ListFacts, LocalChange
-from opic.messages.terms import META, NOT_BEFORE, PRIORITY, Depth, NextPolicy, about
+from opic.messages.terms import META, NOT_BEFORE, PRIORITY, Depth, NextPolicy, OrNull, about
 from opic.model.page_notes import PRIORITY_MAX, PRIORITY_MIN
 from opic.model.trust import TRUST_MAX
 from opic.urls.rules import RULES_MAX
@@ -63,10 +64,9 @@ class NextRequest(Struct, frozen=True, forbid_unknown_fields=True):
     lease_seconds: LeaseSeconds = None
     domain: Domain = None
     domains: Annotated[
-        list[SomeHost],
+        OrNull[Annotated[list[SomeHost], Meta(max_length=DOMAINS_MAX)]],
         about(
             "Several such hosts or registered domains, beside `domain`.",
-            max_length=DOMAINS_MAX,
             examples=[["example.org", "b.example"]],
         ),
     ] = []
@@ -82,15 +82,21 @@ class NextRequest(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     max_depth: Annotated[Natural | None, about("Only pages whose depth is known and not greater.", examples=[5])] = None
-    busy_hosts: Annotated[list[str], about("Hosts to skip, at most OPIC_MAX_URLS.")] = []
+    busy_hosts: Annotated[OrNull[list[str]], about("Hosts to skip, at most OPIC_MAX_URLS.")] = []
     crawl_delays: Annotated[
-        dict[str, Seconds],
+        OrNull[dict[str, Seconds]],
         about(
             "Crawl-delay of hosts' robots.txt, in seconds. It is stored, and applies where it is longer than "
             "OPIC_HOST_DELAY_SECONDS, up to 300; 0 removes it. At most OPIC_MAX_URLS hosts.",
             examples=[{"a.example": 5}],
         ),
     ] = {}
+
+    def __post_init__(self) -> None:
+        """Take null as absent, as of events: Go writes an empty slice or map so."""
+        for name, empty in ("domains", []), ("busy_hosts", []), ("crawl_delays", {}):
+            if getattr(self, name) is None:
+                force_setattr(self, name, empty)
 
 
 class Leases(Struct, frozen=True, forbid_unknown_fields=True):

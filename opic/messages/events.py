@@ -4,15 +4,18 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from opic.messages.terms import META, NOT_BEFORE, PRIORITY, Depth, about
+from opic.messages.terms import META, NOT_BEFORE, PRIORITY, Depth, OrNull, about
 
 
 class Event(Struct, omit_defaults=True):
-    """A crawl event: the result of fetching a URL. docs/guide/events.md describes the fields."""
+    """A crawl event: the result of fetching a URL. docs/guide/events.md describes the fields.
+
+    Null is as absent, also of a field whose default is not null.
+    """
 
     url: Annotated[str, about("The page fetched: an absolute http(s) URL.")]
     links: Annotated[
-        list[str],
+        OrNull[list[str]],
         about(
             "Absolute URLs of its out-links. The service drops fragments, duplicates, self-links, and links after the "
             "first OPIC_MAX_LINKS."
@@ -22,10 +25,10 @@ class Event(Struct, omit_defaults=True):
         float | str | None,
         about("Unix seconds or RFC 3339, from 1990 to one day ahead of now; default: time of arrival."),
     ] = None
-    status: Annotated[int, about("HTTP status of the fetch; 0 if there was no answer.")] = 200
+    status: Annotated[OrNull[int], about("HTTP status of the fetch; 0 if there was no answer.")] = 200
     redirect: Annotated[str | None, about("Target of a 3xx redirect.")] = None
-    excluded: Annotated[bool, about("True if robots.txt forbids fetching the page.")] = False
-    tags: Annotated[list[str], about("Topical labels assigned by the crawler.")] = []
+    excluded: Annotated[OrNull[bool], about("True if robots.txt forbids fetching the page.")] = False
+    tags: Annotated[OrNull[list[str]], about("Topical labels assigned by the crawler.")] = []
     crawler: Annotated[str | None, about("Name of the crawler.")] = None
     depth: Annotated[
         Depth | None,
@@ -38,13 +41,26 @@ class Event(Struct, omit_defaults=True):
         None
     )
     give_up: Annotated[
-        bool, about("Of a failed fetch: true if the page is not to be tried again, until it is read or seeded.")
+        OrNull[bool], about("Of a failed fetch: true if the page is not to be tried again, until it is read or seeded.")
     ] = False
     retry_after: Annotated[
         float | None, about("Of a failed fetch: the seconds that the page waits, instead of a back-off that doubles.")
     ] = None
     not_before: Annotated[float | str | None, about(NOT_BEFORE)] = None
     priority: Annotated[float | None, about(PRIORITY)] = None
+
+    def __post_init__(self) -> None:
+        """Put the default in the place of null."""
+        if self.links is None:
+            self.links = []
+        if self.status is None:
+            self.status = 200
+        if self.excluded is None:
+            self.excluded = False
+        if self.tags is None:
+            self.tags = []
+        if self.give_up is None:
+            self.give_up = False
 
 
 class Rejected(Struct, frozen=True):

@@ -1,8 +1,15 @@
 """What many messages have in common: names of choices, descriptions of fields."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Optional, TypeVar
 
 from msgspec import Meta
+
+T = TypeVar("T")
+if TYPE_CHECKING:
+    # Of a field that may be null, which the message then takes as absent: Go writes an empty slice as null.
+    OrNull = Annotated[T, "null is as absent"]
+else:
+    OrNull = Optional
 
 Policy = Literal["exact", "static", "interpolation", "fixed", "variable", "improved"]
 Mode = Literal["any", "discover", "refresh", "coverage"]

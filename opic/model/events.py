@@ -16,7 +16,7 @@ import msgspec
 
 from opic.errors import BadEvent, BadInput, BadUrl, instead_of
 from opic.messages.events import Event
-from opic.messages.terms import DEPTH_MAX
+from opic.messages.terms import DEPTH_MAX, OrNull
 from opic.model.cash import MILLION, CrawlRules
 from opic.model.classes import NO_CHANGE, ClassesChange, WeightClasses
 from opic.model.rounds import RoundCount
@@ -171,7 +171,13 @@ class CheckedEvent:
 class CrawlEvent(Event, omit_defaults=True, forbid_unknown_fields=True):
     """One fetched page. A field that is not named here is refused."""
 
-    v: Annotated[int, msgspec.Meta(description="Schema version.")] = SCHEMA_VERSION
+    v: Annotated[OrNull[int], msgspec.Meta(description="Schema version.")] = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        """Put the default in the place of null."""
+        super().__post_init__()
+        if self.v is None:
+            self.v = SCHEMA_VERSION
 
 
 class SeedList(msgspec.Struct, omit_defaults=True):

@@ -542,6 +542,27 @@ def test_busy_hosts_are_skipped(api: Api) -> None:
     assert [page["url"] for page in pages] == ["http://idle.pass.example/"]
 
 
+def test_null_is_taken_as_absent(api: Api) -> None:
+    """As Go writes empty slices and maps: of events in each form, and where pages are asked for."""
+    nulls = dict.fromkeys(("links", "tags", "status", "excluded", "give_up", "depth", "meta", "v"))
+    pages = [{"url": f"http://null.example/{form}", **nulls} for form in ("one", "array", "line", "packed", "each")]
+    bodies: list[tuple[Any, str]] = [
+        (json.dumps(pages[0]), "application/json"),
+        (json.dumps([pages[1]]), "application/json"),
+        (json.dumps(pages[2]) + "\n", "application/x-ndjson"),
+        (msgpack.packb(pages[3]), "application/msgpack"),
+        (msgpack.packb([pages[4]]), "application/msgpack"),
+    ]
+    for body, kind in bodies:
+        sent = api.client.post("/v1/events", content=body, headers={"content-type": kind})
+        assert (sent.status_code, sent.json()) == (202, {"accepted": 1, "rejected": []})
+    api.settle()
+    for page in pages:
+        assert api.client.get("/v1/importance", params={"url": page["url"]}).json()["reads"] == 1
+    asked = {"n": 1, "crawler": "c", "domain": "null.example", "domains": None, "busy_hosts": None}
+    assert api.client.post("/v1/next", json={**asked, "crawl_delays": None}).status_code == 200
+
+
 def test_releasing_an_ended_lease_does_nothing_and_a_malformed_one_is_refused(api: Api) -> None:
     over = "0-1-1700000000000000"
     assert api.client.post("/v1/release", json={"leases": [over]}).json() == {"released": 0}

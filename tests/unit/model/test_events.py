@@ -20,6 +20,7 @@ from opic.model.events import (
     EventLimits,
     Outcome,
     Record,
+    decode_crawl_event,
     encode_crawl_event,
     encode_seeds,
     page_of,
@@ -64,6 +65,20 @@ def refusal(event: CheckedEvent) -> str:
 def test_an_event_needs_a_url_only_and_happened_when_the_log_says(taken: object) -> None:
     assert callable(taken)
     assert taken({}) == CheckedEvent(Outcome.READ, URL, [], NOW_US)
+
+
+@pytest.mark.parametrize("name", [field for field in CrawlEvent.__struct_fields__ if field != "url"])
+@pytest.mark.parametrize("partition", [LOG_PARTITION, TOPIC])
+def test_a_null_field_is_as_if_it_were_absent(name: str, partition: str) -> None:
+    """Go writes an empty slice as null."""
+    fields = {"url": URL, name: None}
+    for value in (json.dumps(fields).encode(), msgspec.msgpack.encode(fields)):
+        assert decoded(value, partition=partition) == CheckedEvent(Outcome.READ, URL, [], NOW_US)
+
+
+def test_an_event_of_nulls_is_logged_as_one_without_the_fields() -> None:
+    nulls = dict.fromkeys(CrawlEvent.__struct_fields__) | {"url": URL}
+    assert encode_crawl_event(decode_crawl_event(json.dumps(nulls).encode())) == encode_crawl_event(CrawlEvent(URL))
 
 
 def test_json_and_messagepack_decode_to_the_same_event() -> None:
@@ -252,14 +267,14 @@ def test_a_value_that_does_not_decode_to_an_event_is_a_dead_letter_with_a_reason
     "fields",
     [
         *({"url": bad} for bad in (None, 1, ["http://a/"], {"href": "http://a/"}, True)),
-        *({"links": bad} for bad in (None, "http://a/", {"a": 1}, [1], [None], [["http://a/"]])),
-        *({"status": bad} for bad in (None, "200", 200.5, True, [200])),
+        *({"links": bad} for bad in ("http://a/", {"a": 1}, [1], [None], [["http://a/"]])),
+        *({"status": bad} for bad in ("200", 200.5, True, [200])),
         *({"fetched_at": bad} for bad in (True, [1], {"s": 1})),
         *({"redirect": bad} for bad in (1, ["http://a/"], True)),
-        *({"excluded": bad} for bad in (None, 0, 1, "true")),
-        *({"tags": bad} for bad in (None, "news", [1])),
+        *({"excluded": bad} for bad in (0, 1, "true")),
+        *({"tags": bad} for bad in ("news", [1])),
         *({"crawler": bad} for bad in (1, ["c"])),
-        *({"v": bad} for bad in (None, "1", 1.5, True)),
+        *({"v": bad} for bad in ("1", 1.5, True)),
     ],
 )
 def test_a_field_of_the_wrong_type_is_named_in_the_refusal(fields: dict[str, object]) -> None:
