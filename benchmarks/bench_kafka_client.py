@@ -23,7 +23,7 @@ from kafka.structs import TopicPartition
 from workloads import LINKS, Crawl
 
 from opic.ingest.kafka.connection import record_of
-from opic.ingest.kafka.record_batches import Parts
+from opic.ingest.kafka.record_batches import Parts, PollLimits
 from opic.ingest.publish import BATCH_BYTES
 from opic.model.events import Record
 from opic.urls.canonical import shard_of
@@ -56,7 +56,7 @@ def parsing(data: bytes) -> Ways:
         return [record_of(message) for message in Fetcher.PartitionRecords(0, HERE, MemoryRecords(data)).take()]
 
     def ours() -> list[Record]:
-        found: list[Record] = Parts(0, HERE, MemoryRecords(data)).take()
+        found: list[Record] = Parts(0, HERE, MemoryRecords(data), limits=PollLimits(1 << 24)).take()
         return found
 
     if client() != ours():

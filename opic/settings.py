@@ -30,6 +30,7 @@ PREFIX: Final = "OPIC_"
 # Variables that are no settings: the file of settings, and what our own processes, benchmarks and tests tell children.
 NO_SETTINGS: Final = ("config", "child", "child_log_level", "bench_data", "chaos_seed", "doom")
 OPTIONS: Final = {"kafka_bootstrap": "kafka"} | {name: name for name in ("store", "data", "crawl", "host", "port")}
+KAFKA_MODULES: Final = ("kafka", "lz4", "cramjam")  # What the extra `kafka` brings, beside faster checksums.
 SECRETS: Final = ("api_token", "kafka_sasl_password", "kafka_ssl_password", "kafka_signing_key")
 
 
@@ -49,6 +50,7 @@ class Settings(BaseSettings):
         45.0  # A worker silent for this long counts as dead.
     )
     kafka_group_instance_id: str | None = None  # Static membership: one for each worker, kept over restarts.
+    kafka_isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     kafka_skip_lost: bool = False  # Continue if retention deleted events before they were read.
     kafka_signing_key: Annotated[SecretStr, Field(min_length=16)] | None = None  # The default is the store's secret.
     kafka_unsigned_before: AwareDatetime | None = None  # Records of older versions, which did not sign.
@@ -106,7 +108,8 @@ class Settings(BaseSettings):
     log_format: Literal["text", "json"] = "text"
     log_requests: bool = False  # A line for each request, not only for those that fail.
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
-    max_body_bytes: Annotated[int, Field(ge=1_024)] = 16 << 20
+    # Also of an event on Kafka. The limit is half of what the store takes as one string.
+    max_body_bytes: Annotated[int, Field(ge=1_024, le=256 << 20)] = 16 << 20
     max_links: Annotated[int, Field(ge=1, le=100_000)] = 10_000  # LINKS_MAX of opic/model/events.py, slow to import.
     max_pages_per_host: Annotated[int, Field(ge=0)] = 0  # Known pages of a host; 0 means no limit.
     max_url_bytes: Annotated[int, Field(ge=64, le=65_536)] = URL_BYTES_MAX
@@ -171,7 +174,7 @@ class Settings(BaseSettings):
             Normalization.of(self.normalize or "")
         except BadInput as error:
             raise SettingsError(f"OPIC_NORMALIZE={self.normalize}: {error}") from None
-        if self.kafka_bootstrap is not None and find_spec("kafka") is None:
+        if self.kafka_bootstrap is not None and None in map(find_spec, KAFKA_MODULES):
             raise MissingExtra("the Kafka client", "kafka")
         if self.regrant and self.regrant * GRANT_GRAINS < 1:
             raise SettingsError(f"OPIC_REGRANT={self.regrant} of a grant is less than a grain: use 0, or 0.000001")

@@ -4,6 +4,7 @@ Without Kafka they stay there, the newest of each shard: up to 100,000, and OPIC
 Kafka, a worker forwards them to a topic (`opic.ingest.kafka.dead_letter_topic`).
 """
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from heapq import merge
@@ -15,6 +16,8 @@ from opic.model.events import EventLimits
 from opic.replica import Crawl
 from opic.store.connection import store_errors
 from opic.store.shard import Shard
+
+log = logging.getLogger("opic.ingest")
 
 LETTERS_A_CALL: Final = 100
 LETTERS_BACK_A_CALL: Final = 20  # Reading backwards needs few letters, and one may be as large as a request body.
@@ -37,6 +40,16 @@ class Letter:
     def shown(self) -> dict[str, object]:
         """Return the letter as a dict for output; bytes of the value that are not UTF-8 are escaped."""
         return {**asdict(self), "value": self.value.decode("utf-8", "backslashreplace")}
+
+    def is_whole(self) -> bool:
+        """Return whether it has its whole value, so that it can be published again; log a warning if not."""
+        if self.value_bytes > len(self.value):
+            log.warning(
+                "%s/%s@%d can't be published again: the dead letter has only the first %s of its %s bytes",
+                self.topic, self.partition, self.offset, f"{len(self.value):,}", f"{self.value_bytes:,}",
+            )  # fmt: skip
+            return False
+        return True
 
 
 class Letters(Protocol):
@@ -81,7 +94,7 @@ def _letter(entry_id: bytes, fields: dict[bytes, bytes], value_bytes_max: int | 
         partition,
         int(fields[b"opic-offset"]),
         value[:value_bytes_max],
-        len(value),
+        int(fields.get(b"opic-value-bytes", len(value))),
         int(entry_id.partition(b"-")[0]) / 1000,
     )
 
@@ -130,7 +143,7 @@ class StoredLetters:
         for shard, letter in self._all():
             if count is not None and replayed >= count:
                 break
-            if error not in letter.error:
+            if error not in letter.error or not letter.is_whole():
                 continue
             call = KeyedCall.of(f"dead letter {shard.number}/{letter.id}", "", letter.value)
             appended = False

@@ -133,7 +133,7 @@ def _waits_asked(batch: Batch) -> list[float]:
 def _refused(batch: Batch) -> list[tuple[str, str]]:
     """Return the pages whose events became dead letters, as far as these name one, each with the reason."""
     found = []
-    for reason, value in zip(batch.letters[::4], batch.letters[3::4], strict=True):
+    for reason, value in zip(batch.letters[::5], batch.letters[3::5], strict=True):
         if isinstance(value, bytes) and (page := page_of(value, batch.named.context.limits)) is not None:
             found.append((page, str(reason)))
     return found

@@ -113,6 +113,7 @@ class Record:
     kind: str = "event"
     call: bytes = b""  # Of a call with an Idempotency-Key: its digest, and the record's number in it.
     problem: str = ""
+    value_bytes: int = 0  # Of the whole value, where only its beginning was kept; else 0.
 
 
 @dataclass(slots=True)  # Not frozen, as Record.

@@ -73,7 +73,7 @@ class Batch:
         self.inputs, self.end = inputs[start:end], end
         self.offsets = {item.partition: item.record.offset + 1 for item in self.inputs}  # Next offset to read.
         self.calls: dict[bytes, int] = {}  # Name of a call with an Idempotency-Key -> time of its record.
-        self.letters: list[str | bytes] = []
+        self.letters: list[str | bytes] = []  # Flat: reason, partition, offset, value, size of the whole value.
         self.fetches: list[float] = []  # Flat: page, 1 if the fetch failed, time; three numbers per fetch.
         self.unread: list[tuple[int, int]] = []  # Fetches that did not read the page: page, 1 if the fetch failed.
         self.outboxes: dict[int, tuple[int, bytes, bytes]] = {}  # Receiving shard: number, previous digest, entry.
@@ -256,7 +256,9 @@ class Batch:
 
     def _refuse(self, one: Input, reason: str) -> None:
         self.books.dead_letters += 1
-        self.letters += (reason, one.partition, str(one.record.offset), one.record.value)
+        record = one.record
+        size = record.value_bytes or len(record.value)
+        self.letters += (reason, one.partition, str(record.offset), record.value, str(size))
 
     def _define(self, one: Input, event: CheckedEvent) -> None:
         if event.placed is None:

@@ -5,12 +5,14 @@ import random
 from pathlib import Path
 
 import pytest
-from kafka_crawl import Topic, event, ledger_of, opened, opic, settings_of, settle, workers
+from kafka import KafkaProducer
+from kafka_crawl import Topic, WorkerProcess, event, ledger_of, opened, opic, settings_of, settle, workers
 from kafka_server import Kafka
 from processes import wait_until
 from same_state import assert_same
 from servers import Server
 
+from opic.ingest.kafka.record_batches import KEPT_BYTES
 from opic.ingest.step_counts import Tallied
 from opic.replica import Crawl
 
@@ -24,7 +26,7 @@ NOISE = random.Random(1).randbytes(3 * MIB)  # No compression makes it smaller.
 def test_dead_letter_over_the_limit_of_its_topic_is_cut_and_the_worker_goes_on(
     kafka: Kafka, valkey: Server, tmp_path: Path
 ) -> None:
-    """By the broker's limit, and by the client's own; a replay passes the cut ones over."""
+    """By the broker's limit; and one of a record over our own, of which no more is read. A replay passes them over."""
     topic = Topic(kafka, config={"max.message.bytes": str(8 * MIB)})  # Its dead letters have the broker's limit, 1 MiB.
     settings = settings_of(kafka, valkey, topic.name, max_body_bytes=2 * MIB)
     topic.put([b"\xff small", NOISE[: 3 * MIB // 2], GOOD, NOISE, b"\xff last"])
@@ -39,10 +41,11 @@ def test_dead_letter_over_the_limit_of_its_topic_is_cut_and_the_worker_goes_on(
         letters = {
             dict(m.headers)["opic-offset"]: (dict(m.headers), m.value) for m in topic.messages(f"{topic.name}.dlq")
         }
-        for offset, whole in ((b"1", NOISE[: 3 * MIB // 2]), (b"3", NOISE)):
+        for offset, whole, kept in ((b"1", NOISE[: 3 * MIB // 2], MIB // 2), (b"3", NOISE, KEPT_BYTES - 8)):
             headers, value = letters[offset]
             assert headers["opic-value-bytes"] == str(len(whole)).encode()
-            assert value == whole[: MIB // 2]
+            assert value == whole[:kept]
+        assert b"over the limit of 2,162,688: see OPIC_MAX_BODY_BYTES" in letters[b"3"][0]["opic-error"]
         for offset, value in ((b"0", b"\xff small"), (b"4", b"\xff last")):
             assert letters[offset][1] == value
             assert "opic-value-bytes" not in letters[offset][0]
@@ -51,9 +54,40 @@ def test_dead_letter_over_the_limit_of_its_topic_is_cut_and_the_worker_goes_on(
         replayed = opic(settings, "dead-letters", "replay", "--json")
         assert json.loads(replayed.stdout)["replayed"] == 2
         assert (
-            "can't be published again: the dead letter has only the first 524,288 of its 3,145,728 bytes"
+            "can't be published again: the dead letter has only the first 65,528 of its 3,145,728 bytes"
             in replayed.stderr
         )
+
+
+@pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
+def test_record_that_decompresses_to_much_takes_no_memory(
+    kafka: Kafka, valkey: Server, tmp_path: Path, codec: str
+) -> None:
+    """A topic limits what is sent, compressed. A value of 100 MiB on it becomes a dead letter with its beginning."""
+    topic = Topic(kafka)
+    settings = settings_of(kafka, valkey, topic.name)
+    producer = KafkaProducer(
+        bootstrap_servers=kafka.bootstrap, compression_type=codec, batch_size=1 << 28, max_request_size=1 << 28
+    )
+    with workers(settings, tmp_path) as (worker,), opened(settings) as crawl:
+        topic.put([GOOD])
+        settle(crawl, topic)
+        before = memory_peak(worker)
+        producer.send(topic.name, GOOD + b" " * (100 * MIB), partition=0).get(60)
+        producer.close()
+        topic.put([GOOD])
+        settle(crawl, topic)
+        assert (crawl.totals().reads, crawl.totals().dead_letters) == (2, 1)
+        (letter,) = wait_until(lambda: topic.messages(f"{topic.name}.dlq"))
+        assert letter.value.startswith(GOOD)
+        assert len(letter.value) == KEPT_BYTES - 8
+        assert memory_peak(worker) - before < 30 * MIB
+        worker.stop()
+
+
+def memory_peak(worker: WorkerProcess) -> int:
+    (line,) = [row for row in Path(f"/proc/{worker.process.pid}/status").read_text().splitlines() if "VmHWM" in row]
+    return int(line.split()[1]) << 10
 
 
 def test_dead_letter_whose_headers_do_not_fit_is_left_out_with_a_warning(

@@ -3,17 +3,18 @@
 import logging
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
 from typing import Any, Final
 
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka import errors as broken
 from kafka.net.compat import KafkaNetClient
 from kafka.record.util import crc32c_c
 
 from opic.errors import BadInput, KafkaRefused, KafkaUnavailable, SettingsError
+from opic.ingest.kafka.record_batches import BoundedConsumer
 from opic.model.events import RECORD_KINDS, TIME_MAX_US, TIME_MIN_US, Record
 from opic.redaction import without_secret
 from opic.settings import Settings
@@ -35,6 +36,7 @@ PARTITION: Final = "opic-partition"
 OFFSET: Final = "opic-offset"
 VALUE_BYTES: Final = "opic-value-bytes"  # For a dead letter cut to fit its topic: the original size of the value.
 KEY_BYTES: Final = 16
+ALL: Final = "read_uncommitted"  # What the lag counts: records of transactions that have not ended, too.
 INDEX_BYTES: Final = 4
 INDEX_DIGITS_MAX: Final = 10
 
@@ -84,9 +86,7 @@ def kafka_errors(where: str) -> Iterator[None]:
             "another worker with the same OPIC_KAFKA_GROUP_INSTANCE_ID joined the group: give each worker its own id"
         ) from error
     except broken.UnsupportedCodecError as error:
-        raise KafkaUnavailable(
-            f"Kafka at {where} returned unreadable records: {_said(error)}; publish with compression none, gzip or zstd"
-        ) from error
+        raise KafkaUnavailable(f"Kafka at {where} returned unreadable records: {_said(error)}") from error
     except broken.CorruptRecordError as error:
         raise KafkaUnavailable(
             f"Kafka at {where} returned a damaged batch: {_said(error)}. Nothing is lost yet: check the leader's disk, "
@@ -207,8 +207,10 @@ class KafkaCluster:
             "request_timeout_ms": _ms(REQUEST_SECONDS),
             "metadata_max_age_ms": 60_000,
             "metrics_enabled": False,
+            "isolation_level": self.settings.kafka_isolation,
+            "record_bytes_max": self.record_bytes_max,
         }
-        return _connect(self.where, KafkaConsumer, self._options, **given | more)
+        return _connect(self.where, BoundedConsumer, self._options, **given | more)
 
     def producer(self, **more: Any) -> Client:
         """Create an idempotent producer, which waits for all in-sync replicas."""
@@ -250,6 +252,16 @@ class KafkaCluster:
                 else:
                     break
         return {one: at.offset for one, at in found.items() if one.topic == self.topic and at.offset > 0}
+
+    def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return where partitions end, with the records of transactions that have not ended.
+
+        Raises:
+            KafkaUnavailable: Kafka does not answer.
+        """
+        with closing(self.consumer(isolation_level=ALL)) as consumer, kafka_errors(self.where):
+            found: dict[TopicPartition, int] = consumer.end_offsets(partitions, timeout_ms=_ms(REQUEST_SECONDS))
+        return found
 
     def check_topics(self, *topics: str) -> None:
         """Check that topics exist.

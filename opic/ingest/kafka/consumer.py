@@ -17,7 +17,6 @@ from kafka.structs import OffsetAndMetadata
 from opic.errors import KafkaRefused, KafkaUnavailable
 from opic.ingest.kafka.connection import Client, KafkaCluster, kafka_errors, name_of, record_of
 from opic.ingest.kafka.known_offsets import FirstOffsets
-from opic.ingest.kafka.record_batches import Parts
 from opic.ingest.kafka.signatures import Signatures
 from opic.ingest.worker import RECORDS_A_SHARD, Lag
 from opic.ingest.writer import Taken
@@ -47,7 +46,7 @@ def records_a_poll(shards: int) -> int:
 def _member(cluster: KafkaCluster, shards: int) -> Client:
     settings = cluster.settings
     session_ms = round(settings.kafka_session_seconds * 1000)
-    consumer = cluster.consumer(
+    return cluster.consumer(
         group_id=cluster.group,
         group_instance_id=settings.kafka_group_instance_id,
         partition_assignment_strategy=[CooperativeStickyAssignor],
@@ -58,8 +57,6 @@ def _member(cluster: KafkaCluster, shards: int) -> Client:
         fetch_max_bytes=FETCH_BYTES_MAX,
         max_partition_fetch_bytes=PARTITION_FETCH_BYTES_MAX,
     )
-    consumer._fetcher.PartitionRecords = Parts
-    return consumer
 
 
 class KafkaSource:

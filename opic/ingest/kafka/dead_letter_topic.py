@@ -26,7 +26,10 @@ from opic.ingest.kafka.connection import (
     headers_of,
     kafka_errors,
 )
+from opic.ingest.kafka.record_batches import Message
 from opic.ingest.kafka.topic_log import Producer, key_of
+from opic.model.cash import MILLION
+from opic.model.events import Record
 from opic.replica import Crawl
 from opic.store.connection import store_errors
 from opic.store.shard import Shard
@@ -121,16 +124,16 @@ class TopicLetters:
     def newest(self, count: int, error: str = "", value_bytes_max: int | None = None) -> list[Letter]:
         """Return the newest `count` letters whose reason contains `error`, oldest first, with values cut as asked."""
         replayed = self._replayed()
-        messages = (m for m in self._messages(None if error else count) if error in _header(m, ERROR))
-        found = [((m.timestamp, m.partition, m.offset), _letter(m, replayed, value_bytes_max)) for m in messages]
+        letters = self._letters(None if error else count, replayed, value_bytes_max)
+        found = [(place, letter) for place, letter in letters if error in letter.error]
         return [letter for _, letter in sorted(found, key=lambda pair: pair[0])[-count:]]
 
     def replay(self, error: str = "", count: int | None = None) -> int:
         """Publish letters again, then record that. A repeat within a day has the same key and so has no effect."""
         replayed = self._replayed()
-        letters = (_letter(message, replayed) for message in self._messages(None))
+        letters = (letter for _, letter in self._letters(None, replayed))
         matching = (one for one in letters if not one.replayed and error in one.error)
-        wanted = islice((one for one in matching if _is_whole(one)), count)
+        wanted = islice((one for one in matching if one.is_whole()), count)
         total = 0
         with closing(Producer(self._cluster)) as producer:
             while batch := list(islice(wanted, LETTERS_A_CALL)):
@@ -153,8 +156,13 @@ class TopicLetters:
         with store_errors():
             return {name.decode() for name in self._first.client.smembers(self._first.keys.replayed)}
 
-    def _messages(self, last: int | None) -> Iterator[Any]:
-        """Yield the messages of the topic, or the `last` of each partition; forget replays of those deleted by now."""
+    def _letters(
+        self, last: int | None, replayed: set[str], value_bytes_max: int | None = None
+    ) -> Iterator[tuple[tuple[int, int, int], Letter]]:
+        """Yield the letters of the topic, or the `last` of each partition, each with its time, partition and offset.
+
+        Replays of letters that the topic has no more are forgotten.
+        """
         with closing(self._cluster.consumer()) as consumer:
             partitions = self._cluster.partitions(consumer, self._cluster.dlq)
             with kafka_errors(self._cluster.where):
@@ -166,8 +174,10 @@ class TopicLetters:
             while any(consumer.position(one) < ends[one] for one in partitions):
                 with kafka_errors(self._cluster.where):
                     found = consumer.poll(timeout_ms=round(POLL_SECONDS * 1000))
-                for messages in found.values():
-                    yield from messages
+                for one, messages in found.items():
+                    for message in messages:
+                        letter = _letter(message, one.partition, replayed, value_bytes_max)
+                        yield (round(letter.at * 1000), one.partition, message.offset), letter
 
     def _forget(self, begins: dict[int, int]) -> None:
         over = [one for one in self._replayed() if int(one.split("-")[1]) < begins.get(int(one.split("-")[0]), 0)]
@@ -184,39 +194,33 @@ def _headers(letter: Letter) -> list[tuple[str, bytes]]:
     return [(name, text.encode("utf-8", "replace")) for name, text in pairs]
 
 
-def _is_whole(letter: Letter) -> bool:
-    """Return whether a letter has its whole value; log a warning if not."""
-    if letter.value_bytes > len(letter.value):
-        log.warning(
-            "%s/%s@%d can't be published again: the dead letter has only the first %s of its %s bytes",
-            letter.topic, letter.partition, letter.offset, f"{len(letter.value):,}", f"{letter.value_bytes:,}",
-        )  # fmt: skip
-        return False
-    return True
-
-
-def _number(message: Any, name: str, default: int) -> int:
-    """Return the number in a header, or `default`: publishers may write anything there."""
-    text = _header(message, name)
-    return int(text) if text.isascii() and text.isdigit() and len(text) < DIGITS_MAX else default
-
-
-def _header(message: Any, name: str) -> str:
-    found: bytes | None = dict(message.headers or ()).get(name)
-    return (found or b"").decode("utf-8", "replace")
-
-
-def _letter(message: Any, replayed: set[str], value_bytes_max: int | None = None) -> Letter:
-    place = f"{message.partition}-{message.offset}"
-    value = message.value or b""
+def _letter(
+    message: Message | Record, partition: int, replayed: set[str], value_bytes_max: int | None = None
+) -> Letter:
+    """Return a message of the topic as a letter. Publishers may write anything there."""
+    place, value = f"{partition}-{message.offset}", message.value or b""
+    if isinstance(message, Record):  # Without headers, so not from a worker; or too large to be read.
+        size = message.value_bytes or len(value)
+        at = message.time_us / MILLION
+        return Letter(place, message.problem, "", "", -1, value[:value_bytes_max], size, at, place in replayed)
+    headers = dict(message.headers)
     return Letter(
         place,
-        _header(message, ERROR),
-        _header(message, TOPIC),
-        _header(message, PARTITION),
-        _number(message, OFFSET, -1),
+        _text(headers.get(ERROR)),
+        _text(headers.get(TOPIC)),
+        _text(headers.get(PARTITION)),
+        _number(headers.get(OFFSET), -1),
         value[:value_bytes_max],
-        max(_number(message, VALUE_BYTES, 0), len(value)),
+        max(_number(headers.get(VALUE_BYTES), 0), len(value)),
         max(message.timestamp, 0) / 1000,
         place in replayed,
     )
+
+
+def _text(header: bytes | None) -> str:
+    return (header or b"").decode("utf-8", "replace")
+
+
+def _number(header: bytes | None, default: int) -> int:
+    text = _text(header)
+    return int(text) if text.isascii() and text.isdigit() and len(text) < DIGITS_MAX else default

@@ -17,7 +17,7 @@ import msgspec
 
 from opic.errors import BadInput, BadUrl, KafkaUnavailable, OpicError
 from opic.ingest.event_log import AppendTerms, Begun, EventLog, KeyedCall, Positions
-from opic.ingest.kafka.connection import Client, KafkaCluster, headers_of, kafka_errors, name_of
+from opic.ingest.kafka.connection import ALL, Client, KafkaCluster, headers_of, kafka_errors, name_of
 from opic.ingest.kafka.known_offsets import FirstOffsets
 from opic.ingest.kafka.signatures import Signatures, is_control
 from opic.ingest.outage import Outage
@@ -171,7 +171,7 @@ class KafkaLog:
         self._signatures = Signatures(cluster.settings, lambda: crawl.shards[0].secret)
         self._lock = threading.Lock()  # A consumer is for one thread at a time.
         self._first = FirstOffsets(crawl, cluster.topic)
-        self._consumer: Client = cluster.consumer()
+        self._consumer: Client = cluster.consumer(isolation_level=ALL)
         try:
             self._partitions = cluster.partitions(self._consumer)
             self.missing()  # From here on the store knows what it needs of the topic, before it accepts anything.
