@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,16 @@ class Topic:
         finally:
             producer.close()
 
+    @contextmanager
+    def transactions(self) -> Iterator["Transactions"]:
+        """A producer that sends in transactions."""
+        producer = KafkaProducer(bootstrap_servers=self.kafka.bootstrap, transactional_id=f"tests-{next(_numbers)}")
+        try:
+            producer.init_transactions()
+            yield Transactions(producer, self.name)
+        finally:
+            producer.close()
+
     def messages(self, name: str | None = None) -> list[Any]:
         """All that is on it, or on another topic, by partition and offset."""
         consumer = KafkaConsumer(bootstrap_servers=self.kafka.bootstrap, auto_offset_reset="earliest")
@@ -156,6 +167,31 @@ class Topic:
             parts = assignment["assigned_partitions"] if isinstance(assignment, dict) else []
             found.append(sum(len(part["partitions"]) for part in parts))
         return sorted(found)
+
+
+@dataclass(frozen=True)
+class Transactions:
+    """Sends events in transactions, one at a time."""
+
+    producer: KafkaProducer
+    topic: str
+
+    def begin(self, *pages: str, partition: int = 0) -> None:
+        """Begin one and send reads of pages in it, durably."""
+        self.producer.begin_transaction()
+        for page in pages:
+            self.producer.send(self.topic, event(page), partition=partition)
+        self.producer.flush()
+
+    def commit(self, *pages: str, partition: int = 0) -> None:
+        """Send reads of pages in a transaction, and commit it."""
+        self.begin(*pages, partition=partition)
+        self.producer.commit_transaction()
+
+    def abort(self, *pages: str, partition: int = 0) -> None:
+        """Send reads of pages in a transaction, and abort it."""
+        self.begin(*pages, partition=partition)
+        self.producer.abort_transaction()
 
 
 class WorkerProcess:

@@ -70,13 +70,19 @@ def routed(event: CheckedEvent, home: int, shards: int) -> Iterator[tuple[int, C
 class Taken:
     """Consecutive records of one partition, in order of their offsets, as one poll returned them.
 
-    `since` is the offset from which they were requested: the partition has no records between it and the first.
+    The partition has no other records between the offsets `since` and `end`. On Kafka there may be none at all: markers
+    and records of aborted transactions have offsets too.
     """
 
     partition: str
     records: Sequence[Record]
     since: int
-    end: int  # The offset after the last.
+    end: int
+
+    @property
+    def gap(self) -> int:
+        """The offset after the last record, from which on there are none."""
+        return self.records[-1].offset + 1 if self.records else self.since
 
 
 class Writer:
@@ -204,11 +210,18 @@ class Writer:
         """As `apply` of each. On many shards each shard takes the records of all partitions at once, in large batches.
 
         Not at the beginning of a crawl, nor where classes are defined: then one partition is applied after the other.
+        The resume points then move to the ends, past offsets without records.
 
         Raises:
             TailLost: as `apply`.
             StoreUnavailable: as `apply`.
         """
+        self._apply_all([taken for taken in takings if taken.records], on_step)
+        for taken in takings:
+            if taken.gap < taken.end:
+                self._skip(taken.partition, taken.gap, taken.end)
+
+    def _apply_all(self, takings: Sequence[Taken], on_step: Callable[[Step], object]) -> None:
         young = sum(len(taken.records) for taken in takings) > sum(store.replica.books.reads for store in self.stores)
         defines = any(record.kind == "classes" for taken in takings for record in taken.records)
         if len(self.stores) == 1 or len(takings) == 1 or young or defines:
@@ -216,6 +229,13 @@ class Writer:
                 self.apply(taken.partition, taken.records, on_step, taken.since)
         elif takings:
             self._apply_routed(takings, on_step, defines=False)
+
+    def _skip(self, partition: str, since: int, end: int) -> None:
+        """Move the resume point of a partition past offsets without records."""
+        self._move_resume(partition, end, {}, self._begin_era(), since)
+        if len(self.stores) == 1:
+            self.stores[0].next_offset(partition)  # It remembers it.
+            self.stores[0].shard.barrier()
 
     def _portions(self, records: Sequence[Record]) -> Iterator[Sequence[Record]]:
         """Yield records in portions that are not larger than the crawl so far, and deliver between two of them.
@@ -276,9 +296,10 @@ class Writer:
         """
         home, least = self.crawl.home(partition), -1 if since is None else since
         pairs = [number for pair in rests_on.items() for number in pair]
+        key = home.keys.offsets if len(self.stores) == 1 else home.keys.resume  # Of one shard they are the same.
         with store_errors():
             found = self.crawl.client.fcall(
-                "opic_4_resume", 2, home.keys.resume, home.keys.meta, partition, offset, least, era, *pairs
+                "opic_4_resume", 2, key, home.keys.meta, partition, offset, least, era, *pairs
             )
         if found == b"ERA":
             raise BeingRestored(f"a backup is restored, or was, while records of {partition} took effect: reading on")

@@ -360,7 +360,8 @@ local function trim_outbox(keys, args)
   return redis.call('XTRIM', keys[1], 'MINID', '1-' .. args[1])
 end
 
--- opic_4_resume: move a partition's resume point forward, unless it is below `least`.  KEYS resume meta
+-- opic_4_resume: move a partition's resume point forward, unless it is below `least`.
+--   KEYS resume meta; a crawl of one shard has its resume points in `offsets`
 --   ARGV source/partition next-offset least era shard offset shard offset ..; a `least` of -1 also allows moving it back
 -- The fields source/partition@shard record the partition's next offset in each shard. If a shard is later found below
 -- its field, the shard's server lost writes.

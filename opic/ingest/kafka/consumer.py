@@ -6,7 +6,7 @@ monitoring: an assigned partition is read from the store's resume point, whateve
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from kafka import ConsumerRebalanceListener, TopicPartition
@@ -134,7 +134,8 @@ class KafkaSource:
             if held is taken:  # Not if the partition was revoked meanwhile.
                 del self._held[partition]
                 self._commits[partition] = taken.end
-                self._newest[partition] = taken.records[-1].time_us
+                if taken.records:
+                    self._newest[partition] = taken.records[-1].time_us
 
     def positions(self) -> Mapping[str, int]:
         """Return the offset from which each assigned partition is not done; none of those that begin anew."""
@@ -198,12 +199,8 @@ class KafkaSource:
             # The topic no longer has the current offset; `_settle` checks it.
             self._new.update(self._consumer.assignment())
             found = {}
-        checked = self._signatures.checked
-        for partition, messages in found.items():
-            since, end = self._next.get(partition, messages[0].offset), messages[-1].offset + 1
-            records = [one if type(one) is Record else checked(one, record_of(one)) for one in messages]
-            self._held[partition] = Taken(name_of(partition), records, since, end)
-            self._next[partition] = end
+        for partition in self._consumer.assignment() - self._new:
+            self._hold(partition, found.get(partition, ()))
         if found:
             self._heard = time.monotonic()
         elif time.monotonic() - self._heard > QUIET_SECONDS:
@@ -213,6 +210,16 @@ class KafkaSource:
                 self._consumer.end_offsets([next(iter(ours))], timeout_ms=round(ANSWER_SECONDS * 1000))
             self._heard = time.monotonic()
         self._tell_idle()
+
+    def _hold(self, partition: TopicPartition, messages: Sequence[Any]) -> None:
+        """Hold the records of a poll, up to the client's position: markers and aborted records have offsets too."""
+        checked, since = self._signatures.checked, self._next[partition]
+        with kafka_errors(self._cluster.where):
+            end = self._consumer.position(partition, timeout_ms=0)
+        if messages or end > since:
+            records = [one if type(one) is Record else checked(one, record_of(one)) for one in messages]
+            self._held[partition] = Taken(name_of(partition), records, since, end)
+            self._next[partition] = end
 
     def _settle(self) -> None:
         """Seek newly assigned partitions to the store's resume points.
@@ -226,6 +233,9 @@ class KafkaSource:
             begins = self._consumer.beginning_offsets(self._cluster.partitions(self._consumer), **limit)
             ends = self._consumer.end_offsets(fresh, **limit)
         resume = {partition: self._resume(name_of(partition)) for partition in fresh}
+        if any(resume[partition] > end for partition, end in ends.items()):
+            # Of what is committed. Workers that read all (OPIC_KAFKA_ISOLATION) may have gone further.
+            ends = self._cluster.ends(fresh)
         first = self._first.of(begins) if fresh else {}
         for partition, wanted in resume.items():
             name = name_of(partition)
