@@ -394,19 +394,24 @@ class Calls:
         return Json({"status": "ok", "instance": self.instance, "crawl": self._settings.crawl})
 
     async def get_readyz(self) -> Response:
-        """Report whether the service is ready for requests, and if not, why."""
+        """Report whether the service is ready for requests, and if not, why; and what an operator should see to."""
         if self._ready_threads is None:
             self._ready_threads = anyio.CapacityLimiter(READY_THREADS)
-        reason: str | None = None
+        reason, warnings = None, list[str]()
         with anyio.move_on_after(READY_SECONDS) as waiting:
-            reason = await anyio.to_thread.run_sync(
-                self._not_ready, abandon_on_cancel=True, limiter=self._ready_threads
+            reason, warnings = await anyio.to_thread.run_sync(
+                self._looked, abandon_on_cancel=True, limiter=self._ready_threads
             )
         if waiting.cancelled_caught:
             reason = f"{self._backend.waits_for} did not answer within {READY_SECONDS:.0f} s"
         if reason is not None:
             raise Problem("not-ready", reason)
-        return Json({"status": "ready"})
+        return Json({"status": "ready", "warnings": warnings})
+
+    def _looked(self) -> tuple[str | None, list[str]]:
+        """Return why the service is not ready, or None, and what an operator should see to."""
+        reason = self._not_ready()
+        return reason, [] if reason is not None else self._backend.warnings()
 
     def _known(self, found: dict[str, object] | None, url: str) -> dict[str, object]:
         """Return what was found of a page, or raise the problem that it was never seen."""

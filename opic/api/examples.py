@@ -114,7 +114,7 @@ ANSWERS: Final[dict[str, Example]] = {
     "Stats": {
         **{"known_pages": 4, "read_pages": 3, "clock": 9_437_184, "rounds": 1.125, "lag": 0, "given_up_pages": 0},
         **{"undelivered": 0, "pool": _books["virtual"], "granted_rounds": 1.02, "shards": 1, "kept_links": "kept"},
-        "as_of": NOW,
+        **{"warnings": [], "as_of": NOW},
     },
     "Problem": {
         **{"type": "urn:opic:problem:bad-event", "title": "Invalid event", "status": 422, "detail": _bad_url},

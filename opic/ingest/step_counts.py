@@ -15,8 +15,8 @@ from opic.errors import nearest_name
 from opic.ingest import Step
 from opic.model.events import EVENT_FIELDS
 from opic.replica import Crawl
-from opic.store import Shard
-from opic.store.connection import store_errors
+from opic.store import Keys, Shard
+from opic.store.connection import Client, store_errors
 
 TELL_SECONDS: Final = 1.0
 MARK_SECONDS: Final = 5.0
@@ -77,10 +77,26 @@ class StepCounts:
             self._shard.client.hdel(self._shard.keys.metrics, WORKER_AT)
 
 
+def seconds_without_worker(client: Client, keys: Keys) -> float | None:
+    """Return how long ago a worker of a crawl last said that it is there.
+
+    Args:
+        client: of the crawl's store.
+        keys: of its first shard.
+
+    Returns:
+        Seconds, from 0; None if no worker has been there, or the last one ended in order.
+    """
+    with store_errors():
+        worker_at = client.hget(keys.metrics, WORKER_AT)
+    return None if worker_at is None else max(time.time() - int(worker_at), 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Tallied:
     """The sums over all workers."""
 
+    worker_at: int  # When a worker last said that it is there, in Unix seconds; 0 if none is.
     seconds: Buckets
     seconds_sum: float
     events: Buckets
@@ -109,6 +125,7 @@ class Tallied:
             for name, value in stored.items():
                 sums[name.decode()] = sums.get(name.decode(), 0) + int(value)
         return cls(
+            worker_at=sums.get(WORKER_AT, 0),
             seconds=_buckets(sums, STEP_SECONDS),
             seconds_sum=sums.get("sum_us", 0) / 1_000_000,
             events=_buckets(sums, STEP_EVENTS, EVENTS),

@@ -39,6 +39,7 @@ class Stats(Struct, frozen=True):
     as_of: AsOf
     given_up_pages: Annotated[int | None, always("Pages given up after failed fetches.")] = None
     undelivered: Annotated[int | None, always("Deposits and grants on their way between shards.")] = None
+    warnings: Annotated[list[str], always("What an operator should see to; see /readyz.")] = []
     kept_links: Annotated[
         Literal["kept", "not kept", "too large"] | None, always("`too large`: for this endpoint.")
     ] = None
@@ -119,6 +120,7 @@ class Readiness(Struct, frozen=True):
     """The service is ready for requests."""
 
     status: Literal["ready"]
+    warnings: Annotated[list[str], about("What an operator should see to, such as that no worker is there.")]
 
 
 class ProblemDetails(Struct, frozen=True):

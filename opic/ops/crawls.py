@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from opic.errors import BadInput, Refused
-from opic.ingest.step_counts import ALIVE_SECONDS, WORKER_AT
+from opic.ingest.step_counts import ALIVE_SECONDS, seconds_without_worker
 from opic.replica import Crawl
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
@@ -64,14 +64,14 @@ def delete_crawl(client: Client, crawl: str, *, force: bool = False) -> int:
     """
     first = Keys(crawl, 0)
     with store_errors():
-        shards, worker_at = client.hget(first.meta, "shards"), client.hget(first.metrics, WORKER_AT)
+        shards = client.hget(first.meta, "shards")
     found = key_names(client, f"opic:{{{crawl}:*")
     if not found:
         raise BadInput(f"this store has no crawl named {crawl!r}: `opic crawls` lists those there are")
-    seconds = time.time() - int(worker_at or 0)
-    if not force and seconds < ALIVE_SECONDS:
+    seconds = seconds_without_worker(client, first)
+    if not force and seconds is not None and seconds < ALIVE_SECONDS:
         raise Refused(
-            f"a worker of crawl {crawl!r} was there {max(seconds, 0):.0f} s ago: stop its workers and endpoints first, "
+            f"a worker of crawl {crawl!r} was there {seconds:.0f} s ago: stop its workers and endpoints first, "
             f"wait {ALIVE_SECONDS:.0f} s if one was killed, or use --force"
         )
     keys = [Keys(crawl, number) for number in range(int(shards or 1))]

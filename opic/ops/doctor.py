@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from opic.errors import OpicError, StoreLost, StoreMismatch
+from opic.ingest.step_counts import MARK_SECONDS, seconds_without_worker
 from opic.redaction import without_secret
 from opic.replica.stored_links import read_list
 from opic.service.backend import Backend
@@ -35,6 +36,8 @@ DISK_BYTES_MIN = 256 << 20
 SKEW_SECONDS_WARN = 5.0
 JOURNAL_SHARE = 10  # maxmemory should be at least this multiple of the journals' maximum size.
 LAG_WARN = 10_000  # A few seconds of work.
+PROGRESS_SECONDS = 5.0  # A worker that applies events takes a step many times a second.
+POLL_SECONDS = 0.1
 
 Verdict = Literal["ok", "warn", "FAIL"]
 
@@ -208,6 +211,24 @@ def _durability(settings: Settings, client: Any, infos: Sequence[dict[str, Any]]
         yield Finding("durability", "FAIL" if found.fatal else "warn", found.text)
 
 
+def _workers(backend: Backend) -> Finding:
+    """Check that a worker is there and that waiting events take effect."""
+    if backend.worker_problem() is not None:
+        time.sleep(MARK_SECONDS)  # Where one of two has just ended, the other says by then that it is there.
+    if (problem := backend.worker_problem()) is not None:
+        ended_in_order = seconds_without_worker(backend.shard.client, backend.shard.keys) is None
+        return Finding("workers", "warn" if ended_in_order and not backend.lag() else "FAIL", problem)
+    before = backend.crawl.heads()
+    deadline = time.monotonic() + PROGRESS_SECONDS
+    while backend.lag() and backend.crawl.heads() == before:
+        if time.monotonic() > deadline:
+            text = f"a worker is there, but none of {backend.lag():,} waiting events took effect within"
+            return Finding("workers", "FAIL", f"{text} {PROGRESS_SECONDS:.0f} s: its /readyz and its log say why")
+        time.sleep(POLL_SECONDS)
+        backend.crawl.follow()
+    return Finding("workers", "ok", "a worker is there")
+
+
 def _lost_events(backend: Backend) -> Iterator[Finding]:
     """Check that the topic still has all that has not taken effect."""
     if backend.settings.kafka_bootstrap is None:
@@ -290,6 +311,7 @@ def _books(backend: Backend, settings: Settings, log_answers: bool) -> Iterator[
         else:
             yield Finding("lag", "ok", f"{lag:,} accepted events are waiting")
         yield from _lost_events(backend)
+        yield _workers(backend)
     audit, _ = backend.crawl.audit()
     yield _kept_links(backend)
     if audit.conserved:

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -14,6 +15,7 @@ from opic.ingest import Writer
 from opic.ingest.class_sweeps import unclassified
 from opic.ingest.dead_letters import Letters, StoredLetters
 from opic.ingest.event_log import KEY_MEMORY_BYTES, AppendTerms, EventLog, KeyedCall, Log, Positions
+from opic.ingest.step_counts import ALIVE_SECONDS, seconds_without_worker
 from opic.ingest.worker import LogSource, work
 from opic.memory import memory_bytes
 from opic.model.cash import CLASSES_MAX, MILLION
@@ -420,8 +422,29 @@ class Backend:
         # The older numbers: where they are 0, the counts hold all that had been accepted, in every shard.
         lag, undelivered = self.lag(), self.crawl.undelivered()
         given_up = sum(len(ids) for _, ids in self.frontier.given_up())
-        more = {"given_up_pages": given_up, "kept_links": self.links.standing}
+        more = {"given_up_pages": given_up, "kept_links": self.links.standing, "warnings": self.warnings()}
         return {**self.query.stats(), **more, "lag": lag, "undelivered": undelivered}
+
+    def worker_problem(self) -> str | None:
+        """Return that no worker is there, how long none has applied an event, and what to do; None while one is.
+
+        Raises:
+            StoreUnavailable: the store or the log can't be asked.
+        """
+        silent = seconds_without_worker(self.shard.client, self.shard.keys)
+        if silent is not None and silent < ALIVE_SECONDS:
+            return None
+        lag, applied_us = self.lag(), self.crawl.totals().time_us
+        since = f"has applied an event for {timedelta(seconds=round(time.time() - applied_us / MILLION))}"
+        said = f"no worker {since if applied_us else 'has applied an event yet'}, and {lag:,} accepted events wait"
+        return f"{said}: start one with `opic worker`, or see its log"
+
+    def warnings(self) -> list[str]:
+        """Return what an operator should see to, while questions are answered all the same."""
+        try:
+            return [problem] if (problem := self.worker_problem()) is not None else []
+        except StoreError as error:
+            return [str(error)]
 
     def not_ready(self) -> str | None:
         """Return why no request should come here now, or None."""

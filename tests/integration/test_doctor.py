@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -11,7 +13,9 @@ from types import SimpleNamespace
 
 import curls
 import pytest
+from kafka_crawl import WorkerProcess
 from logs import record
+from processes import wait_until
 from repository import ROOT
 from servers import Server
 from serving import serving
@@ -19,15 +23,18 @@ from serving import serving
 from opic.api.metrics import Metrics
 from opic.ingest import ShardWriter
 from opic.ingest.event_log import EventLog
+from opic.ingest.step_counts import ALIVE_SECONDS, MARK_SECONDS
 from opic.ops import doctor as doctor_module
 from opic.ops.doctor import look
 from opic.replica.stored_links import read_list
 from opic.service.backend import Backend
 from opic.service.service import EmbeddedService
+from opic.service.standing import StandingService
 from opic.settings import Settings
 from opic.store import Shard
 
 SECONDS_MAX = 60
+START_ONE = "start one with `opic worker`, or see its log"
 
 
 def opic(*words: object, **env: str) -> subprocess.CompletedProcess[str]:
@@ -49,7 +56,8 @@ def verdicts(**settings: object) -> dict[str, tuple[str, str]]:
 def test_healthy_store_passes_every_check(servers: Server) -> None:
     Backend(Settings.load(store=servers.url), servers.url).close()
     found = verdicts(store=servers.url)
-    assert {verdict for verdict, _ in found.values()} == {"ok"}
+    assert {check for check, (verdict, _) in found.items() if verdict != "ok"} == {"workers"}
+    assert found["workers"] == ("warn", "no worker has applied an event yet, and 0 accepted events wait: " + START_ONE)
     assert found.keys() >= {"settings", "store", "eviction", "durability", "format", "functions", "lag", "audit"}
     assert servers.name in found["store"][1]
 
@@ -142,6 +150,38 @@ def test_command_prints_one_line_per_check_and_exits_with_1_on_failure(tmp_path:
     wrong = opic("doctor", "--json", "--store", f"unix://{tmp_path}/none")
     assert wrong.returncode == 1
     assert {c["check"]: c["verdict"] for c in json.loads(wrong.stdout)["checks"]}["store"] == "FAIL"
+
+
+# Workers.
+
+
+def test_dead_workers_are_found_within_half_a_minute(valkey: Server, tmp_path: Path) -> None:
+    """By the doctor, by the endpoint's readiness and counts, and by its metrics."""
+    settings = Settings.load(store=valkey.url)
+    with StandingService(settings) as service, serving(service) as url:
+        worker = WorkerProcess(settings, tmp_path / "worker.log")
+        try:
+            curls.post(f"{url}/v1/events", json={"url": "http://a.example/"}).raise_for_status()
+            wait_until(lambda: curls.get(f"{url}/v1/stats").json()["read_pages"] == 1)
+            wait_until(lambda: curls.get(f"{url}/readyz").json() == {"status": "ready", "warnings": []})
+            assert verdicts(store=valkey.url)["workers"] == ("ok", "a worker is there")
+        finally:
+            worker.process.kill()
+            worker.process.wait()
+        killed = time.time()
+        curls.post(f"{url}/v1/events", json={"url": "http://b.example/"}).raise_for_status()
+        wait_until(lambda: curls.get(f"{url}/readyz").json()["warnings"])
+        assert time.time() - killed < ALIVE_SECONDS + MARK_SECONDS + 5
+        said = r"no worker has applied an event for 0:0\d:\d\d, and 1 accepted events wait: " + START_ONE
+        for answer in (curls.get(f"{url}/readyz"), curls.get(f"{url}/v1/stats")):
+            (warning,) = answer.json()["warnings"]
+            assert re.fullmatch(said, warning)
+        verdict, found = verdicts(store=valkey.url)["workers"]
+        assert verdict == "FAIL"
+        assert re.fullmatch(said, found)
+        seen = re.search(r"^opic_worker_seen_timestamp_seconds (\S+)", curls.get(f"{url}/metrics").text, re.MULTILINE)
+        assert seen is not None
+        assert killed - MARK_SECONDS - 2 <= float(seen[1]) <= killed
 
 
 # Several crawls in one store.
