@@ -25,6 +25,8 @@ from opic.urls.normalization import Normalization
 if TYPE_CHECKING:
     from opic.model.events import EventLimits, KeptLimits
 
+TOPIC: Final = "crawl.events"
+CRAWL: Final = "default"
 SHARDS: Final = 16  # Default for a store that is not embedded.
 PREFIX: Final = "OPIC_"
 # Variables that are no settings: the file of settings, and what our own processes, benchmarks and tests tell children.
@@ -32,6 +34,15 @@ NO_SETTINGS: Final = ("config", "child", "child_log_level", "bench_data", "chaos
 OPTIONS: Final = {"kafka_bootstrap": "kafka"} | {name: name for name in ("store", "data", "crawl", "host", "port")}
 KAFKA_MODULES: Final = ("kafka", "lz4", "cramjam")  # What the extra `kafka` brings, beside faster checksums.
 SECRETS: Final = ("api_token", "kafka_sasl_password", "kafka_ssl_password", "kafka_signing_key")
+
+
+def topic_of(crawl: str) -> str:
+    """Return the default topic of a crawl: one of its own, since a worker applies all events of its topic.
+
+    >>> topic_of("default"), topic_of("news")
+    ('crawl.events', 'crawl.events.news')
+    """
+    return TOPIC if crawl == CRAWL else f"{TOPIC}.{crawl}"
 
 
 class Settings(BaseSettings):
@@ -42,10 +53,12 @@ class Settings(BaseSettings):
     store: Annotated[str, Field(repr=False)] = "embedded"  # Its URL may have a password.
     data: Path = Path("opic-data")
     kafka_bootstrap: str | None = None
-    crawl: str = "default"
+    crawl: str = CRAWL
     shards: Annotated[int, Field(ge=1, le=4096)] | None = None  # The default is `shards_made`.
 
-    kafka_topic: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,240}$")] = "crawl.events"
+    kafka_topic: Annotated[
+        str, Field(pattern=r"^[A-Za-z0-9._-]{1,240}$", default_factory=lambda given: topic_of(given.get("crawl", "")))
+    ]
     kafka_session_seconds: Annotated[float, Field(ge=0.5, le=1_800)] = (
         45.0  # A worker silent for this long counts as dead.
     )

@@ -14,7 +14,7 @@ from documents import wrong_opic
 from repository import ROOT
 
 from opic.ingest.kafka.connection import KafkaCluster
-from opic.settings import Settings
+from opic.settings import Settings, topic_of
 
 FOLDER, CHART = ROOT / "deploy/kubernetes", ROOT / "deploy/helm/opic"
 FILES_OF_THE_STORE = ("deploy/redis.conf", "deploy/users.acl", "deploy/valkey/start.sh")
@@ -70,7 +70,8 @@ def test_manifests_of_other_values_are_valid(given: list[str]) -> None:
     scaled = found.get("ScaledObject/opic-worker")
     if scaled is not None:
         crawl = found["ConfigMap/opic"]["data"].get("OPIC_CRAWL", "default")
-        assert scaled["spec"]["triggers"][0]["metadata"]["consumerGroup"] == f"opic-{crawl}"
+        told = scaled["spec"]["triggers"][0]["metadata"]
+        assert (told["consumerGroup"], told["topic"]) == (f"opic-{crawl}", topic_of(crawl))
 
 
 @pytest.mark.parametrize("name", [name for name, one in FOUND.items() if one["kind"] not in OF_OPERATORS])
