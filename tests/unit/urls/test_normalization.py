@@ -102,6 +102,24 @@ def test_without_rules_urls_are_unchanged(url: str) -> None:
     assert PLAIN.apply(plain) == (plain, ())
 
 
+# What programs ask for when they follow the link /a|b[c]^d`e{f}~'(%7c%e9)?q=a|b[c]^d`e{f}~'\\%7c.
+ASKED = {
+    "curl 7.88, Python's urllib": "/a|b[c]^d`e{f}~'(%7c%e9)?q=a|b[c]^d`e{f}~'\\%7c",
+    "wget 1.21": "/a%7Cb[c]%5Ed%60e%7Bf%7D~'(%7c%e9)?q=a%7Cb[c]%5Ed%60e%7Bf%7D~'%5C%7c",
+    "Chromium 156": "/a%7Cb[c]%5Ed%60e%7Bf%7D~'(%7c%e9)?q=a|b[c]^d`e{f}~%27\\%7c",
+    "httpx 0.28": "/a|b[c]^d%60e%7Bf%7D~'(%7c%e9)?q=a|b[c]^d`e{f}~'\\%7c",
+    "requests 2.34, aiohttp 3.14": "/a%7Cb%5Bc%5D%5Ed%60e%7Bf%7D~'(%7C%E9)?q=a%7Cb%5Bc%5D%5Ed%60e%7Bf%7D~'%5C%7C",
+    "w3lib 2.5": "/a%7Cb%5Bc%5D%5Ed%60e%7Bf%7D~'(%7c%e9)?q=a%7Cb%5Bc%5D%5Ed%60e%7Bf%7D~%27%5C%7c",
+    "w3lib 2.5, canonicalize_url": "/a|b[c]%5Ed%60e%7Bf%7D~'(|%E9)?q=a%7Cb%5Bc%5D%5Ed%60e%7Bf%7D~%27%5C%7c",
+}
+
+
+def test_link_is_one_page_however_programs_escape_it() -> None:
+    assert len({form(f"http://a.example{asked}", "none") for asked in ASKED.values()}) == 6
+    (page,) = {form(f"http://a.example{asked}", "unreserved,escape") for asked in ASKED.values()}
+    assert page == "http://a.example/a%7Cb%5Bc%5D%5Ed%60e%7Bf%7D~'(%7C%E9)?q=a%7Cb%5Bc%5D%5Ed%60e%7Bf%7D~%27%5C%7C"
+
+
 def test_repeatedly_encoded_url_is_refused_quickly() -> None:
     url = "http://a.example/" + "%" * (2 * ROUNDS_MAX) + "41"
     nested = "%" * (2 * ROUNDS_MAX) + "33" + "3" * (2 * ROUNDS_MAX - 2) + "41"  # Each round gives one less of both.
