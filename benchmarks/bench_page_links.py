@@ -28,6 +28,16 @@ from opic.html.links import html_links
 from opic.html.page_text import page_text
 
 SEED = 20261127
+REASONS = {  # Why links may differ. Those of a page that differ for another reason are a fault of ours, or a new one.
+    "utf-8": "UTF-8 that nothing names; Chromium takes windows-1252, or guesses",
+    "guess": "nothing names the encoding; Chromium guesses another than windows-1252",
+    "pipe": "Chromium escapes the vertical bar in paths, the URL standard does not",
+    "hosts": "Chromium takes hosts that the URL standard forbids",
+    "base": "the first <base> is no URL; Chromium resolves nothing by it, the HTML standard by the page",
+    "sniffing": "no Content-Type; the standard wants a whole tag to begin with, Chromium its first letters",
+    "codecs": "rare characters of East Asia, which Python's codecs lack",
+    "svg": "an error in SVG, which Chromium reads by another parser than XHTML",
+}
 COLLECT = """() => {
   const helper = document.createElementNS("http://www.w3.org/1999/xhtml", "a")
   const links = []
@@ -122,9 +132,9 @@ def compared(page: GeneratedPage, theirs: ChromiumPage) -> Comparison:
     extra, missing = set(ours) - {*links, *refreshes}, {*links, *refreshes} - set(ours)
     if extra or missing:
         if escaped(ours) == escaped([*links, *refreshes]):
-            reason = "Chromium escapes | in paths"
+            reason = "pipe"
         elif not extra and not any(map(ada_url.check_url, missing)):
-            reason = "Chromium takes hosts that the URL standard forbids"
+            reason = "hosts"
         else:
             reason = reason_of(page, theirs)
     else:
@@ -142,18 +152,18 @@ def reason_of(page: GeneratedPage, theirs: ChromiumPage) -> str:
     ours = page_text(page.body, page.content_type)
     if ours is None or ours.xml != (theirs.kind != "text/html"):
         if not page.content_type:
-            return "no Content-Type: the standard wants a whole tag to begin with, Chromium its first letters"
+            return "sniffing"
         return f"media type: {'none' if ours is None else 'XML' if ours.xml else 'HTML'}, and {theirs.kind}"
     if ours.encoding != theirs.encoding:
         if ours.encoding == "utf-8" and theirs.encoding.startswith("windows-125"):
-            return "UTF-8 that nothing names: Chromium takes windows-1252, or guesses"
+            return "utf-8"
         if ours.encoding == "windows-1252":
-            return "nothing names the encoding: Chromium guesses another than windows-1252"
+            return "guess"
         return f"encoding: {ours.encoding}, and {theirs.encoding}"
     if b'<base href="http://["' in page.body:
-        return "a <base> that is no URL: Chromium resolves nothing"
+        return "base"
     if ours.encoding in ("big5", "euc-jp", "gb18030", "gbk", "iso-2022-jp", "shift_jis"):
-        return "characters that Python's codecs of East Asia lack"
+        return "codecs"
     without = [
         {*html_links(PAGE_URL, ours.text.replace("refresh", "none").replace("Refresh", "none"))},
         {*filter(is_http, theirs.links)},
@@ -161,7 +171,7 @@ def reason_of(page: GeneratedPage, theirs: ChromiumPage) -> str:
     if without[0] == without[1]:
         return "refresh"
     if theirs.kind == "image/svg+xml":
-        return "SVG with an error: Chromium reads it by another parser than XHTML"
+        return "svg"
     return "XML" if ours.xml else "HTML"
 
 
@@ -186,7 +196,7 @@ def main() -> None:
             if shown[found.reason] <= given.show:
                 print(found.reason, page, f"ours alone: {found.extra}, Chromium's alone: {found.missing}", sep="\n  ")
     for reason, count in pages.most_common():
-        print(f"{count:6,} pages {counts[reason]:6,} links  {reason}")
+        print(f"{count:6,} pages {counts[reason]:6,} links  {reason}: {REASONS.get(reason, 'unexplained')}")
     print(
         f"{given.pages:,} pages, {links:,} links in Chromium; {pages.total():,} pages, {counts.total():,} links differ"
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import ada_url
 import pytest
-from bench_page_links import Reader, compared
+from bench_page_links import REASONS, Reader, compared
 from chromium import running_browser
 from conftest import want_server
 from generated_pages import generated_pages
@@ -18,16 +18,6 @@ from opic.html.encodings import WITHOUT_ENCODER, decode, encode_query
 pytestmark = pytest.mark.slow
 
 PAGES, SEED = 400, 20030524
-EXPLAINED = (  # Why links may differ.
-    "Chromium escapes | in paths",
-    "Chromium takes hosts that the URL standard forbids",
-    "UTF-8 that nothing names: Chromium takes windows-1252, or guesses",
-    "nothing names the encoding: Chromium guesses another than windows-1252",
-    "no Content-Type: the standard wants a whole tag to begin with, Chromium its first letters",
-    "a <base> that is no URL: Chromium resolves nothing",
-    "characters that Python's codecs of East Asia lack",
-    "SVG with an error: Chromium reads it by another parser than XHTML",
-)
 # How many of all bytes and pairs of bytes are read otherwise, and how many of the characters that pages can have are
 # written otherwise in queries: rare ones, which Python's codecs lack.
 READ_OTHERWISE = {"big5": 250, "euc-jp": 250, "gb18030": 50, "gbk": 50, "iso-2022-jp": 10_000}
@@ -45,7 +35,7 @@ def test_links_of_generated_pages_are_those_of_the_browser(browser: Browser) -> 
     reader = Reader(browser)
     found = [compared(page, reader.read(page)) for page in generated_pages(PAGES, SEED)]
     reasons = Counter(one.reason for one in found)
-    assert set(reasons) <= {"", *EXPLAINED}, reasons
+    assert set(reasons) <= {"", *REASONS}, reasons
     assert sum(one.links for one in found if not one.reason) > PAGES
 
 
