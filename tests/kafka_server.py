@@ -66,8 +66,10 @@ class Kafka(ServerProcess):
 
     stop_seconds_max = 20.0
 
-    def __init__(self, binary: Binary) -> None:
+    def __init__(self, binary: Binary, more: str = "") -> None:
+        """Nothing is started yet; `more` are further lines of its properties."""
         super().__init__("kafka")
+        self._more = more
         self._java = binary.path
         self._plain, self._sasl, self._controller = free_ports(3)
         self.bootstrap = f"127.0.0.1:{self._plain}"
@@ -102,7 +104,7 @@ class Kafka(ServerProcess):
             user=USER,
             password=PASSWORD,
         )
-        self._properties.write_text(text)
+        self._properties.write_text(text + self._more)
         command = [*self._command("-Xmx256m"), "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID]
         done = subprocess.run(
             [*command, "-c", str(self._properties)], capture_output=True, text=True, timeout=60, check=False

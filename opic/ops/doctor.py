@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from opic.errors import OpicError, StoreLost, StoreMismatch
 from opic.ingest.step_counts import MARK_SECONDS, seconds_without_worker
@@ -30,6 +30,9 @@ from opic.store.library import LIBRARY, primaries
 from opic.store.loader_rights import loader_problem
 from opic.store.recognition import check_not_lost
 from opic.store.server import cluster_problem, server_problem
+
+if TYPE_CHECKING:
+    from opic.ingest.kafka import KafkaCluster
 
 DISK_BYTES_WARN = 4 << 30  # The append-only file is rewritten after it has grown by 1 GB; both files need space.
 DISK_BYTES_MIN = 256 << 20
@@ -112,8 +115,12 @@ def _kafka(settings: Settings) -> Iterator[Finding]:
         yield Finding("topic", "warn", f"{many}: accepted events are lost if their broker is lost; {how}")
     else:
         yield Finding("topic", "ok", many)
+    yield _kafka_rights(cluster)
     if (advice := topics.partition_advice(topic.partitions, settings.shards_made)) is not None:
         yield Finding("partitions", "warn", advice)
+    if not topic.config:
+        yield Finding("topic", "warn", f"this user may not read the configuration of {topic.name}: DescribeConfigs")
+        return
     kind = topic.config.get("message.timestamp.type")
     if kind == "LogAppendTime":
         yield Finding("record time", "ok", f"{topic.name} uses the brokers' clock")
@@ -123,6 +130,20 @@ def _kafka(settings: Settings) -> Iterator[Finding]:
     if (size := int(topic.config.get("max.message.bytes", 0))) < settings.max_body_bytes:
         text = f"an event of OPIC_MAX_BODY_BYTES {settings.max_body_bytes:,} would be refused"
         yield Finding("record size", "warn", f"{topic.name} accepts records of up to {size:,} bytes: {text}")
+
+
+def _kafka_rights(cluster: "KafkaCluster") -> Finding:
+    """Try what workers and endpoints need. Some installations have a user for each."""
+    from opic.ingest.kafka.rights import missing_rights
+
+    missing = missing_rights(cluster)
+    lacks = "; ".join(f"{role} also need {', '.join(rights)}" for role, rights in missing.items() if rights)
+    if not lacks:
+        return Finding("kafka rights", "ok", "this user may do what workers and endpoints do")
+    if all(missing.values()):
+        return Finding("kafka rights", "FAIL", f"{lacks}: see docs/operations.md")
+    (role,) = (role for role, rights in missing.items() if not rights)
+    return Finding("kafka rights", "ok", f"this user may do what {role} do; {lacks}")
 
 
 def _directory(data: Path) -> Iterator[Finding]:

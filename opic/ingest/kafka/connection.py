@@ -3,10 +3,10 @@
 import logging
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka import errors as broken
@@ -24,6 +24,7 @@ log = logging.getLogger("opic.ingest")
 # kafka-python's own types are loose; what comes out of it is checked where it matters.
 Client = Any
 Message = Any
+T = TypeVar("T")
 
 # Headers of records: the kind, unless it is a crawl event; the digest of an Idempotency-Key and the event's number in
 # the call. Headers of dead letters: the reason and the origin.
@@ -97,7 +98,7 @@ def kafka_errors(where: str) -> Iterator[None]:
     except _FOR_GOOD as error:
         raise KafkaRefused(
             f"Kafka at {where} refused access: {_said(error)}; check OPIC_KAFKA_SECURITY_PROTOCOL, OPIC_KAFKA_SASL_… "
-            "and OPIC_KAFKA_SSL_…, and this user's permissions"
+            "and OPIC_KAFKA_SSL_…, and this user's rights: `opic doctor` names those that are missing"
         ) from error
     except (broken.KafkaError, OSError) as error:
         raise KafkaUnavailable(f"Kafka at {where} does not answer: {_said(error)}") from error
@@ -233,12 +234,24 @@ class KafkaCluster:
         Raises:
             KafkaUnavailable: Kafka does not answer.
         """
+        found = self.ask_group(lambda admin: admin.list_group_offsets({self.group: None})[self.group])
+        if found is None:
+            log.info("can't see what %s has committed: this user may not describe that group", self.group)
+            return {}
+        return {one: at.offset for one, at in found.items() if one.topic == self.topic and at.offset > 0}
+
+    def ask_group(self, ask: Callable[[Client], T]) -> T | None:
+        """Return what an admin client is told of the group; None where this user may not describe it.
+
+        Raises:
+            KafkaUnavailable: Kafka does not answer.
+        """
+        end = time.monotonic() + COORDINATOR_SECONDS
         with closing(self.admin()) as admin:
-            end = time.monotonic() + COORDINATOR_SECONDS
             while True:
                 try:
                     with kafka_errors(self.where):
-                        found = admin.list_group_offsets({self.group: None})[self.group]
+                        return ask(admin)
                 except KafkaUnavailable as error:
                     # The first question after Kafka's own first start makes it look for a coordinator.
                     if not isinstance(error.__cause__, _COORDINATOR) or time.monotonic() > end:
@@ -247,11 +260,28 @@ class KafkaCluster:
                 except KafkaRefused as error:
                     if not isinstance(error.__cause__, broken.GroupAuthorizationFailedError):
                         raise
-                    log.info("can't see what %s has committed: this user may not describe that group", self.group)
-                    return {}
-                else:
-                    break
-        return {one: at.offset for one, at in found.items() if one.topic == self.topic and at.offset > 0}
+                    return None
+
+    def described(self, admin: Client, names: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+        """Return what Kafka says of those of the topics that exist, by name.
+
+        Raises:
+            KafkaRefused: this user may not describe one of them.
+            KafkaUnavailable: Kafka does not answer.
+        """
+        found = {}
+        with kafka_errors(self.where):
+            for topic in admin.describe_topics(list(names)):
+                if topic["error_code"] == broken.TopicAuthorizationFailedError.errno:
+                    raise KafkaRefused(
+                        f"Kafka at {self.where} does not let this user see the topic {topic['name']}, or whether there "
+                        "is one: allow the rights in docs/operations.md; `opic doctor` names those that are missing"
+                    )
+                if not topic["error_code"]:
+                    found[topic["name"]] = topic
+                elif topic["error_code"] != broken.UnknownTopicOrPartitionError.errno:
+                    raise broken.for_code(topic["error_code"])
+        return found
 
     def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return where partitions end, with the records of transactions that have not ended.
@@ -278,12 +308,14 @@ class KafkaCluster:
         """Return the partitions of a topic, in order.
 
         Raises:
-            KafkaRefused: there is no such topic.
+            KafkaRefused: there is no such topic, or this user may not describe it.
         """
         topic = topic or self.topic
         with kafka_errors(self.where):
             found = consumer.partitions_for_topic(topic)
-        if not found:
+        if not found:  # The client leaves out topics that this user may not describe.
+            with closing(self.admin()) as admin:
+                self.described(admin, [topic])
             raise KafkaRefused(
                 f"Kafka at {self.where} has no topic {topic}: create it with `opic topics create`, or set "
                 "OPIC_KAFKA_TOPIC to another one"

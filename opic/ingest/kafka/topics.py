@@ -51,14 +51,22 @@ def brokers(cluster: KafkaCluster, admin: Client) -> int:
 
 
 def find(cluster: KafkaCluster, admin: Client, names: list[str]) -> dict[str, TopicSetup]:
-    """Return those of the topics that exist, by name."""
-    with kafka_errors(cluster.where):
-        there = [name for name in names if name in set(admin.list_topics())]
-        if not there:
-            return {}
-        described = admin.describe_topics(there)
-        resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in there]
-        configs: Any = admin.describe_configs(resources, config_filter="all")
+    """Return those of the topics that exist, by name; without their configuration where this user may not read it.
+
+    Raises:
+        KafkaRefused: this user may not describe one of them.
+        KafkaUnavailable: Kafka does not answer.
+    """
+    described = cluster.described(admin, names)
+    resources = [
+        ConfigResource(ConfigResourceType.TOPIC, name)
+        for name, topic in described.items()
+        if "DESCRIBE_CONFIGS" in (topic["authorized_operations"] or ())
+    ]
+    configs: Any = {}
+    if resources:
+        with kafka_errors(cluster.where):
+            configs = admin.describe_configs(resources, config_filter="all")
     config_of = {
         name: {key: str(entry["value"]) for key, entry in entries.items()}
         for kind, topics in configs.items()
@@ -66,13 +74,13 @@ def find(cluster: KafkaCluster, admin: Client, names: list[str]) -> dict[str, To
         for name, entries in topics.items()
     }
     return {
-        topic["name"]: TopicSetup(
-            topic["name"],
+        name: TopicSetup(
+            name,
             len(topic["partitions"]),
             min((len(part["replica_nodes"]) for part in topic["partitions"]), default=0),
-            config_of.get(topic["name"], {}),
+            config_of.get(name, {}),
         )
-        for topic in described
+        for name, topic in described.items()
     }
 
 
@@ -82,6 +90,9 @@ def differences(want: TopicSetup, found: TopicSetup) -> Iterator[str]:
         yield f"{found.partitions} partitions, not {want.partitions}"
     if found.replication != want.replication:
         yield f"{found.replication} replicas, not {want.replication}"
+    if not found.config:
+        yield "its configuration is unknown: this user may not read it (DescribeConfigs)"
+        return
     for key, value in want.config.items():
         if (other := found.config.get(key)) != value:
             yield f"{key}={other}, not {value}"
