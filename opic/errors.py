@@ -135,6 +135,15 @@ class KafkaUnavailable(StoreUnavailable):
     """Kafka does not answer; trying again later may help."""
 
 
+class KafkaThrottled(KafkaUnavailable):
+    """Kafka answers, but holds this client back by a quota."""
+
+    def __init__(self, message: str, retry_seconds: int) -> None:
+        """Store the time until it does not."""
+        super().__init__(message)
+        self.retry_seconds = retry_seconds
+
+
 class KafkaRefused(StoreError):
     """Kafka can't be used as it is: a topic or a permission is missing, or unread events were deleted."""
 

@@ -86,6 +86,13 @@ class Kafka(ServerProcess):
         started = b"Kafka Server started"
         self.launch(command, lambda: started in self.log_path.read_bytes()[said_before:], READY_SECONDS_MAX)
 
+    def run(self, tool: str, *args: str) -> None:
+        """Run one of Kafka's own command-line tools against the broker."""
+        command = [*self._command("-Xmx256m"), tool, "--bootstrap-server", self.bootstrap, *args]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=READY_SECONDS_MAX, check=False)
+        if done.returncode:
+            raise ServerFailed(f"{tool} failed:\n{(done.stdout + done.stderr)[-2000:]}")
+
     @property
     def _properties(self) -> Path:
         return self.directory / "server.properties"

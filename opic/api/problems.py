@@ -52,6 +52,7 @@ KINDS: Final[dict[str, tuple[int, str]]] = {  # By the last part of `type`: HTTP
     "not-ready": (503, "Not ready"),
     "ending": (503, "Shutting down"),
     "kafka-refused": (503, "Kafka is misconfigured"),
+    "kafka-throttled": (503, "A quota of Kafka is used up"),
     "disk-full": (503, "The store's disk is full"),
     "keys-full": (503, "Too many Idempotency-Keys in use"),
     "too-many-connections": (503, "Too many connections"),
@@ -109,6 +110,7 @@ DETAILS: Final[Mapping[str, str]] = {
     "not-ready": "the worker is not running; it is being started",
     "ending": "the service shut down before the request was done: send it again",
     "kafka-refused": "there is no topic crawl.events: `opic topics create` makes it",
+    "kafka-throttled": "Kafka at kafka:9092 answers, but holds this user back by a quota for another 20 s",
     "disk-full": "the disk of the store is full (12.0 MiB free, 64.0 MiB wanted): make room on it",
     "keys-full": "4,194,304 Idempotency-Keys are remembered, OPIC_MAX_KEYS_BYTES allows no more",
     "too-many-connections": "the service has as many connections as OPIC_MAX_CONNECTIONS allows: try again",
@@ -195,6 +197,7 @@ OF_ERRORS: Final[Sequence[tuple[type[errors.OpicError], str]]] = (
     (errors.BadInput, "bad-input"),
     (errors.NotBuiltYet, "not-built-yet"),
     (errors.KafkaRefused, "kafka-refused"),
+    (errors.KafkaThrottled, "kafka-throttled"),
     (errors.StoreUnavailable, "store-away"),
 )
 
@@ -205,7 +208,7 @@ def from_error(error: errors.OpicError) -> Problem:
     if kind is None:
         return internal()
     headers = {}
-    if isinstance(error, errors.KeysFull):
+    if isinstance(error, (errors.KeysFull, errors.KafkaThrottled)):
         headers["Retry-After"] = str(error.retry_seconds)
     elif kind in ("disk-full", "kafka-refused"):
         headers["Retry-After"] = str(MENDED_SECONDS)

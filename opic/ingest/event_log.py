@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import msgpack
 
 from opic.errors import BadInput, BeingRestored, KeyReused, KeysFull, StoreLost
+from opic.ingest.throttle import Throttle
 from opic.model.events import LOG_PARTITION, RECORD_KINDS, EventLimits, Record
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
@@ -84,6 +85,8 @@ class LogPositions(dict[str, int]):
 class Log(Protocol):
     """A log that accepts events: the log in the store, or a Kafka topic."""
 
+    throttle: Throttle
+
     @property
     def single(self) -> bool:
         """Whether all records take effect in the order in which they were accepted."""
@@ -116,6 +119,7 @@ class EventLog:
     def __init__(self, client: Client, keys: Keys, keys_max: int = KEYS_MAX) -> None:
         """Use a client that does not retry: after a lost connection, an append may or may not have taken effect."""
         self.client, self.keys, self.keys_max = client, keys, keys_max
+        self.throttle = Throttle()  # A store has no quotas.
         self.clock = ServerClock(client, keys.log)
 
     def append(self, values: Sequence[bytes], time_us: int, kind: str = "event") -> Positions:

@@ -12,13 +12,14 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, make_wsgi_app
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from opic import __version__
 from opic.errors import SettingsError
 from opic.ingest import Step
 from opic.ingest.step_counts import STEP_EVENTS, STEP_SECONDS
+from opic.ingest.throttle import Throttle
 from opic.ingest.worker import Lag, RecordSource, WorkerWatch
 from opic.ingest.writer import Taken
 
@@ -72,6 +73,7 @@ class Health(HealthAnswers, WorkerWatch):
         """Start as not ready."""
         super().__init__()
         self._lag: Mapping[str, Lag] = {}
+        self.throttle: Throttle | None = None  # Of Kafka.
         counter, histogram = partial(Counter, registry=self.registry), partial(Histogram, registry=self.registry)
         self._events = counter("opic_worker_events", "Records applied by this worker.", ("partition",))
         self._steps = histogram("opic_worker_step_seconds", "Duration of a step.", buckets=STEP_SECONDS)
@@ -130,6 +132,9 @@ class Health(HealthAnswers, WorkerWatch):
             seconds.add_metric([partition], lag.seconds)
         yield events
         yield seconds
+        if self.throttle is not None:
+            about = "Time that Kafka held this process back by a quota, in seconds."
+            yield CounterMetricFamily("opic_worker_kafka_throttled_seconds", about, self.throttle.total)
 
 
 class _Silent(WSGIRequestHandler):

@@ -137,6 +137,7 @@ class Worker:
         from opic.ingest.kafka.signatures import Signatures
 
         cluster = KafkaCluster(settings)
+        self.health.throttle = cluster.throttle
         first = FirstOffsets(crawl, cluster.topic)
         signatures = Signatures(settings, lambda: crawl.shards[0].secret)
         topic = self._patiently(

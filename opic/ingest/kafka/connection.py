@@ -1,20 +1,24 @@
 """Kafka connections: clients, their options, error translation, and record headers."""
 
 import logging
+import math
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import cache
 from typing import Any, Final, TypeVar
 
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka import errors as broken
 from kafka.net.compat import KafkaNetClient
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
 from kafka.record.util import crc32c_c
 
-from opic.errors import BadInput, KafkaRefused, KafkaUnavailable, SettingsError
+from opic.errors import BadInput, KafkaRefused, KafkaThrottled, KafkaUnavailable, SettingsError
 from opic.ingest.kafka.record_batches import BoundedConsumer
+from opic.ingest.throttle import Throttle
 from opic.model.events import RECORD_KINDS, TIME_MAX_US, TIME_MIN_US, Record
 from opic.redaction import without_secret
 from opic.settings import Settings
@@ -37,6 +41,7 @@ PARTITION: Final = "opic-partition"
 OFFSET: Final = "opic-offset"
 VALUE_BYTES: Final = "opic-value-bytes"  # For a dead letter cut to fit its topic: the original size of the value.
 KEY_BYTES: Final = 16
+CLIENT_ID: Final = "opic"
 ALL: Final = "read_uncommitted"  # What the lag counts: records of transactions that have not ended, too.
 INDEX_BYTES: Final = 4
 INDEX_DIGITS_MAX: Final = 10
@@ -74,8 +79,8 @@ def dlq_of(topic: str) -> str:
 
 
 @contextmanager
-def kafka_errors(where: str) -> Iterator[None]:
-    """Translate the client's exceptions into opic's."""
+def kafka_errors(where: str, throttle: Throttle) -> Iterator[None]:
+    """Translate the client's exceptions into opic's. While a quota holds the client back, silence is no outage."""
     try:
         yield
     except _TOO_LARGE as error:
@@ -101,7 +106,19 @@ def kafka_errors(where: str) -> Iterator[None]:
             "and OPIC_KAFKA_SSL_…, and this user's rights: `opic doctor` names those that are missing"
         ) from error
     except (broken.KafkaError, OSError) as error:
+        if throttle.left or isinstance(error, broken.ThrottlingQuotaExceededError):
+            raise throttled(where, throttle) from error
         raise KafkaUnavailable(f"Kafka at {where} does not answer: {_said(error)}") from error
+
+
+def throttled(where: str, throttle: Throttle) -> KafkaThrottled:
+    """Return the error of a client that a quota holds back."""
+    seconds = max(1, math.ceil(throttle.left))
+    return KafkaThrottled(
+        f"Kafka at {where} answers, but holds this user back by a quota for another {seconds:,} s: see "
+        f"producer_byte_rate, consumer_byte_rate and request_percentage of the user and of the client id {CLIENT_ID}",
+        seconds,
+    )
 
 
 class _Words(logging.Handler):
@@ -117,18 +134,39 @@ class _Words(logging.Handler):
             self.said = why.removeprefix("KafkaConnectionError: ")
 
 
-def _connect(where: str, kind: Callable[..., Client], options: Mapping[str, Any], **more: Any) -> Client:
+class _Manager(KafkaConnectionManager):  # type: ignore[misc]
+    """The client's connections. A throttled one is silent for so long, and forgotten by the client where it closes."""
+
+    def __init__(self, net: NetworkSelector, throttle: Throttle, **options: Any) -> None:
+        self._throttle = throttle
+        super().__init__(net, **options)
+
+    def send(self, *args: Any, **more: Any) -> Any:
+        """Send a request; note how long the answer says that the client is held back."""
+        future = super().send(*args, **more)
+        future.add_callback(self._heard)
+        return future
+
+    def _heard(self, answer: Any) -> None:
+        if held_ms := getattr(answer, "throttle_time_ms", 0):
+            self._throttle.hold(held_ms / 1000)
+
+
+def _connect(
+    where: str, kind: Callable[..., Client], options: Mapping[str, Any], throttle: Throttle, **more: Any
+) -> Client:
     """Create a client and connect. If that fails, close its thread and sockets, which it would leave behind."""
     logger, words = logging.getLogger("kafka.net.connection"), _Words()
     made: list[KafkaNetClient] = []
 
     def make(**given: Any) -> KafkaNetClient:
-        made.append(KafkaNetClient(**given))
+        net = NetworkSelector(**given)
+        made.append(KafkaNetClient(net, _Manager(net, throttle, **given), **given))
         return made[-1]
 
     logger.addHandler(words)
     try:
-        with kafka_errors(where):
+        with kafka_errors(where, throttle):
             return kind(**options, **more, kafka_client=make)
     except BaseException as error:
         for client in made:
@@ -190,14 +228,21 @@ class KafkaCluster:
         self.group = f"opic-{settings.crawl}"  # The consumer group of the crawl's workers.
         # That of a request body, so that every event that the endpoint accepts fits.
         self.record_bytes_max = max(RECORD_BYTES_MIN, settings.max_body_bytes) + RECORD_OVERHEAD_BYTES
+        self.throttle = Throttle()
         self._options = _options(settings)
         _quiet_client()
         if (slow := slow_checksums()) is not None:
             _warn_once(slow)
 
+    def errors(self) -> AbstractContextManager[None]:
+        """Translate the client's exceptions into opic's."""
+        return kafka_errors(self.where, self.throttle)
+
     def admin(self) -> Client:
         """Create an admin client."""
-        return _connect(self.where, KafkaAdminClient, self._options, request_timeout_ms=_ms(REQUEST_SECONDS))
+        return _connect(
+            self.where, KafkaAdminClient, self._options, self.throttle, request_timeout_ms=_ms(REQUEST_SECONDS)
+        )
 
     def consumer(self, **more: Any) -> Client:
         """Create a consumer. It never creates topics and never resets offsets silently."""
@@ -211,7 +256,7 @@ class KafkaCluster:
             "isolation_level": self.settings.kafka_isolation,
             "record_bytes_max": self.record_bytes_max,
         }
-        return _connect(self.where, BoundedConsumer, self._options, **given | more)
+        return _connect(self.where, BoundedConsumer, self._options, self.throttle, **given | more)
 
     def producer(self, **more: Any) -> Client:
         """Create an idempotent producer, which waits for all in-sync replicas."""
@@ -226,7 +271,7 @@ class KafkaCluster:
             "delivery_timeout_ms": _ms(2 * REQUEST_SECONDS),
             "metrics_enabled": False,
         }
-        return _connect(self.where, KafkaProducer, self._options, **given | more)
+        return _connect(self.where, KafkaProducer, self._options, self.throttle, **given | more)
 
     def committed(self) -> dict[TopicPartition, int]:
         """Return what the workers have committed of the topic; nothing where this user may not ask.
@@ -250,7 +295,7 @@ class KafkaCluster:
         with closing(self.admin()) as admin:
             while True:
                 try:
-                    with kafka_errors(self.where):
+                    with self.errors():
                         return ask(admin)
                 except KafkaUnavailable as error:
                     # The first question after Kafka's own first start makes it look for a coordinator.
@@ -270,7 +315,7 @@ class KafkaCluster:
             KafkaUnavailable: Kafka does not answer.
         """
         found = {}
-        with kafka_errors(self.where):
+        with self.errors():
             for topic in admin.describe_topics(list(names)):
                 if topic["error_code"] == broken.TopicAuthorizationFailedError.errno:
                     raise KafkaRefused(
@@ -289,7 +334,7 @@ class KafkaCluster:
         Raises:
             KafkaUnavailable: Kafka does not answer.
         """
-        with closing(self.consumer(isolation_level=ALL)) as consumer, kafka_errors(self.where):
+        with closing(self.consumer(isolation_level=ALL)) as consumer, self.errors():
             found: dict[TopicPartition, int] = consumer.end_offsets(partitions, timeout_ms=_ms(REQUEST_SECONDS))
         return found
 
@@ -311,7 +356,7 @@ class KafkaCluster:
             KafkaRefused: there is no such topic, or this user may not describe it.
         """
         topic = topic or self.topic
-        with kafka_errors(self.where):
+        with self.errors():
             found = consumer.partitions_for_topic(topic)
         if not found:  # The client leaves out topics that this user may not describe.
             with closing(self.admin()) as admin:
@@ -377,7 +422,7 @@ def _options(settings: Settings) -> Mapping[str, Any]:
         )
     options: dict[str, Any] = {
         "bootstrap_servers": [part.strip() for part in settings.kafka_bootstrap.split(",")],
-        "client_id": "opic",
+        "client_id": CLIENT_ID,
         "security_protocol": protocol,
         "reconnect_backoff_max_ms": _ms(RECONNECT_SECONDS_MAX),
         "bootstrap_timeout_ms": _ms(BOOTSTRAP_SECONDS),

@@ -15,7 +15,7 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.structs import OffsetAndMetadata
 
 from opic.errors import KafkaRefused, KafkaUnavailable
-from opic.ingest.kafka.connection import Client, KafkaCluster, kafka_errors, name_of, record_of
+from opic.ingest.kafka.connection import Client, KafkaCluster, name_of, record_of, throttled
 from opic.ingest.kafka.known_offsets import FirstOffsets
 from opic.ingest.kafka.signatures import Signatures
 from opic.ingest.worker import RECORDS_A_SHARD, Lag
@@ -33,6 +33,7 @@ COMMIT_SECONDS: Final = 1.0  # Minimum time between two commits.
 CLOSE_SECONDS: Final = 5.0  # For the last commit, and for leaving the group.
 QUIET_SECONDS: Final = 1.0  # After this long without records, check that Kafka answers at all.
 ANSWER_SECONDS: Final = 5.0
+TELL_SECONDS: Final = 60.0  # Minimum time between two log lines about a quota.
 IDLE_SECONDS: Final = 10.0  # Log a warning after this long without a partition.
 SLICE_SECONDS: Final = 0.2  # Waits are divided into slices, to check whether to stop.
 POLL_INTERVAL_SECONDS: Final = 300.0  # Kafka removes a worker that takes longer to process one poll.
@@ -98,10 +99,11 @@ class KafkaSource:
         self._commits: dict[TopicPartition, int] = {}
         self._newest: dict[TopicPartition, int] = {}  # Time of the last record that took effect, microseconds.
         self._committed = self._heard = time.monotonic()
+        self._told = float("-inf")  # When the log last told of a quota.
         self._idle_since: float | None = time.monotonic()
         try:
             self._partitions = len(cluster.partitions(self._consumer))
-            with kafka_errors(cluster.where):
+            with cluster.errors():
                 self._consumer.subscribe([cluster.topic], listener=_Listener(self))
         except BaseException:
             self._consumer.close(timeout_ms=0)
@@ -124,7 +126,7 @@ class KafkaSource:
                 self._settle()
         if self._commits and time.monotonic() - self._committed >= COMMIT_SECONDS:
             self._committed = time.monotonic()
-            with kafka_errors(self._cluster.where):
+            with self._cluster.errors():
                 self._consumer.commit_async(_offsets(self._commits), callback=_committed)
         return list(self._held.values())
 
@@ -191,7 +193,7 @@ class KafkaSource:
 
     def _fetch(self, seconds: float) -> None:
         try:
-            with kafka_errors(self._cluster.where):
+            with self._cluster.errors():
                 found = self._consumer.poll(timeout_ms=round(seconds * 1000))
         except KafkaUnavailable as error:
             if not isinstance(error.__cause__, (broken.OffsetOutOfRangeError, broken.NoOffsetForPartitionError)):
@@ -201,12 +203,13 @@ class KafkaSource:
             found = {}
         for partition in self._consumer.assignment() - self._new:
             self._hold(partition, found.get(partition, ()))
-        if found:
+        if found or self._cluster.throttle.left:  # A quota makes Kafka silent for a while.
             self._heard = time.monotonic()
+            self._tell_throttled()
         elif time.monotonic() - self._heard > QUIET_SECONDS:
             # The client does not distinguish an unavailable broker from an idle topic, so ask for something.
             ours = self._consumer.assignment() or {TopicPartition(self._cluster.topic, 0)}
-            with kafka_errors(self._cluster.where):
+            with self._cluster.errors():
                 self._consumer.end_offsets([next(iter(ours))], timeout_ms=round(ANSWER_SECONDS * 1000))
             self._heard = time.monotonic()
         self._tell_idle()
@@ -214,7 +217,7 @@ class KafkaSource:
     def _hold(self, partition: TopicPartition, messages: Sequence[Any]) -> None:
         """Hold the records of a poll, up to the client's position: markers and aborted records have offsets too."""
         checked, since = self._signatures.checked, self._next[partition]
-        with kafka_errors(self._cluster.where):
+        with self._cluster.errors():
             end = self._consumer.position(partition, timeout_ms=0)
         if messages or end > since:
             records = [one if type(one) is Record else checked(one, record_of(one)) for one in messages]
@@ -228,7 +231,7 @@ class KafkaSource:
             KafkaRefused: the topic lacks the next records.
         """
         fresh = sorted(self._new & self._consumer.assignment())
-        with kafka_errors(self._cluster.where):
+        with self._cluster.errors():
             limit = {"timeout_ms": round(ANSWER_SECONDS * 1000)}
             begins = self._consumer.beginning_offsets(self._cluster.partitions(self._consumer), **limit)
             ends = self._consumer.end_offsets(fresh, **limit)
@@ -265,6 +268,11 @@ class KafkaSource:
                 "raise retention.ms; to continue without them, set OPIC_KAFKA_SKIP_LOST=true"
             )
         return begin
+
+    def _tell_throttled(self) -> None:
+        if self._cluster.throttle.left and time.monotonic() - self._told > TELL_SECONDS:
+            self._told = time.monotonic()
+            log.warning("%s", throttled(self._cluster.where, self._cluster.throttle))
 
     def _tell_idle(self) -> None:
         if self._consumer.assignment():

@@ -24,7 +24,6 @@ from opic.ingest.kafka.connection import (
     VALUE_BYTES,
     KafkaCluster,
     headers_of,
-    kafka_errors,
 )
 from opic.ingest.kafka.record_batches import Message
 from opic.ingest.kafka.topic_log import Producer, key_of
@@ -165,14 +164,14 @@ class TopicLetters:
         """
         with closing(self._cluster.consumer()) as consumer:
             partitions = self._cluster.partitions(consumer, self._cluster.dlq)
-            with kafka_errors(self._cluster.where):
+            with self._cluster.errors():
                 consumer.assign(partitions)
                 begins, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
                 for one in partitions:
                     consumer.seek(one, begins[one] if last is None else max(begins[one], ends[one] - last))
             self._forget({one.partition: begins[one] for one in partitions})
             while any(consumer.position(one) < ends[one] for one in partitions):
-                with kafka_errors(self._cluster.where):
+                with self._cluster.errors():
                     found = consumer.poll(timeout_ms=round(POLL_SECONDS * 1000))
                 for one, messages in found.items():
                     for message in messages:

@@ -17,7 +17,7 @@ import msgspec
 
 from opic.errors import BadInput, BadUrl, KafkaUnavailable, OpicError
 from opic.ingest.event_log import AppendTerms, Begun, EventLog, KeyedCall, Positions
-from opic.ingest.kafka.connection import ALL, Client, KafkaCluster, headers_of, kafka_errors, name_of
+from opic.ingest.kafka.connection import ALL, Client, KafkaCluster, headers_of, name_of, throttled
 from opic.ingest.kafka.known_offsets import FirstOffsets
 from opic.ingest.kafka.signatures import Signatures, is_control
 from opic.ingest.outage import Outage
@@ -61,7 +61,7 @@ class Producer:
             KafkaUnavailable: Kafka does not answer.
             KafkaRefused: Kafka refused access.
         """
-        self.where = cluster.where
+        self._cluster = cluster
         self._connect = partial(cluster.producer, **options)
         self._lock = threading.Lock()
         self._counts: dict[str, tuple[int, float]] = {}  # By topic: its partitions, and until when that counts.
@@ -81,7 +81,7 @@ class Producer:
             partition = self._partition(client, topic, key)
             return Sent(client, client.send(topic, value, key, list(headers), partition, **more))
         except Exception:
-            with kafka_errors(self.where):  # Here, and not around it: entering it costs 2 us a record.
+            with self._cluster.errors():  # Here, and not around it: entering it costs 2 us a record.
                 raise
 
     def _partition(self, client: Client, topic: str, key: bytes | None) -> int | None:
@@ -107,7 +107,7 @@ class Producer:
         end, found = time.monotonic() + seconds, []
         for client, one in sent:
             try:
-                with kafka_errors(self.where):
+                with self._cluster.errors():
                     found.append(one.get(timeout=max(0.0, end - time.monotonic())))
             except (BadInput, KafkaUnavailable) as error:
                 self._replace(client, error)
@@ -135,7 +135,7 @@ class Producer:
         finally:
             self._lock.release()
         # A caller that waits for a record that this client did not send gets an error from its end.
-        with suppress(KafkaUnavailable), kafka_errors(self.where):
+        with suppress(KafkaUnavailable), self._cluster.errors():
             client.close(timeout=CLOSE_SECONDS)
 
     def close(self, seconds: float = 5.0) -> None:
@@ -168,6 +168,7 @@ class KafkaLog:
             KafkaRefused: Kafka refused access, or the topic does not exist.
         """
         self._cluster, self._crawl, self._calls, self._outage = cluster, crawl, calls, Outage(log)
+        self.throttle = cluster.throttle
         self._signatures = Signatures(cluster.settings, lambda: crawl.shards[0].secret)
         self._lock = threading.Lock()  # A consumer is for one thread at a time.
         self._first = FirstOffsets(crawl, cluster.topic)
@@ -234,6 +235,8 @@ class KafkaLog:
     def _produce(self, values: Sequence[bytes], time_us: int, kind: str, key: bytes = b"") -> Positions:
         topic, at_ms = self._cluster.topic, time_us // 1000
         with self._logging_outages():
+            if self.throttle.left > ANSWER_SECONDS:  # Its answer would come too late, and the caller try again.
+                raise throttled(self._cluster.where, self.throttle)
             sent = [
                 self._producer.send(
                     topic,
@@ -255,7 +258,7 @@ class KafkaLog:
 
     def ends(self) -> Positions:
         """Return the end of each partition."""
-        with self._logging_outages(), self._lock, kafka_errors(self._cluster.where):
+        with self._logging_outages(), self._lock, self._cluster.errors():
             known = self._consumer.partitions_for_topic(self._cluster.topic) or ()
             if len(known) > len(self._partitions):
                 self._partitions = self._cluster.partitions(self._consumer)
@@ -264,7 +267,7 @@ class KafkaLog:
 
     def missing(self) -> Mapping[str, int]:
         """Return how many events are gone from the topic that have not taken effect, by partition."""
-        with self._logging_outages(), self._lock, kafka_errors(self._cluster.where):
+        with self._logging_outages(), self._lock, self._cluster.errors():
             partitions = self._cluster.partitions(self._consumer)
             begins = self._consumer.beginning_offsets(partitions, timeout_ms=round(ANSWER_SECONDS * 1000))
         return self._first.missing(begins)

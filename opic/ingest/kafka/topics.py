@@ -8,7 +8,7 @@ from typing import Any, Final
 from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
 
 from opic.errors import BadInput, SettingsError
-from opic.ingest.kafka.connection import Client, KafkaCluster, kafka_errors
+from opic.ingest.kafka.connection import Client, KafkaCluster
 
 PARTITIONS: Final = 16  # The default number of shards: each partition feeds one shard, and up to 16 workers have work.
 RETENTION_MS: Final = 7 * 86_400_000  # Limits what can be read again after a restore; long enough for a weekend.
@@ -46,7 +46,7 @@ def wanted(cluster: KafkaCluster, partitions: int = PARTITIONS, replication: int
 
 def brokers(cluster: KafkaCluster, admin: Client) -> int:
     """Count the brokers."""
-    with kafka_errors(cluster.where):
+    with cluster.errors():
         return len(admin.describe_cluster()["brokers"])
 
 
@@ -65,7 +65,7 @@ def find(cluster: KafkaCluster, admin: Client, names: list[str]) -> dict[str, To
     ]
     configs: Any = {}
     if resources:
-        with kafka_errors(cluster.where):
+        with cluster.errors():
             configs = admin.describe_configs(resources, config_filter="all")
     config_of = {
         name: {key: str(entry["value"]) for key, entry in entries.items()}
@@ -130,7 +130,7 @@ def create(
         for plan in plans:
             if plan.name not in found:
                 topic = NewTopic(plan.name, plan.partitions, plan.replication, topic_configs=dict(plan.config))
-                with kafka_errors(cluster.where):
+                with cluster.errors():
                     admin.create_topics([topic])
                     admin.wait_for_topics([plan.name])
             yield plan, found.get(plan.name)

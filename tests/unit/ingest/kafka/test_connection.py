@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka import errors as broken
 
-from opic.errors import KafkaUnavailable
+from opic.errors import KafkaThrottled, KafkaUnavailable
 from opic.ingest.kafka.connection import kafka_errors, record_of, slow_checksums
 from opic.ingest.kafka.record_batches import Damaged
+from opic.ingest.throttle import Throttle
 from opic.model.event_checks import decode_record
 from opic.model.events import TIME_MAX_US, TIME_MIN_US, CrawlEvent, EventLimits, Outcome, encode_crawl_event
 from opic.model.ledger import Ledger
@@ -131,7 +132,7 @@ def test_no_record_raises_anything(value: bytes | None, headers: list[tuple[str,
     ],
 )
 def test_unreadable_records_are_waited_for_with_a_remedy_in_the_message(error: Exception, what_to_do: str) -> None:
-    with pytest.raises(KafkaUnavailable, match=what_to_do), kafka_errors("k"):
+    with pytest.raises(KafkaUnavailable, match=what_to_do), kafka_errors("k", Throttle()):
         raise error
 
 
@@ -144,3 +145,21 @@ def test_missing_package_for_checksums_is_reported_once() -> None:
         [sys.executable, "-c", WITHOUT_THE_PACKAGE], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stderr.count("WARNING the package crc32c is missing") == 1
+
+
+@pytest.mark.parametrize("error", [broken.KafkaTimeoutError("in vain"), OSError("closed")])
+def test_silence_under_a_quota_is_told_as_that(error: Exception) -> None:
+    throttle = Throttle()
+    with pytest.raises(KafkaUnavailable, match="does not answer"), kafka_errors("k", throttle):
+        raise error
+    throttle.hold(40.5)
+    throttle.hold(10)
+    with pytest.raises(KafkaThrottled, match=r"by a quota for another 41 s") as told, kafka_errors("k", throttle):
+        raise error
+    assert told.value.retry_seconds == 41
+    assert throttle.total == pytest.approx(40.5, abs=0.1)
+
+
+def test_quota_of_changes_to_topics_is_told_as_that() -> None:
+    with pytest.raises(KafkaThrottled), kafka_errors("k", Throttle()):
+        raise broken.ThrottlingQuotaExceededError
