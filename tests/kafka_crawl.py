@@ -66,12 +66,12 @@ class Topic:
         finally:
             admin.close()
 
-    def delete(self) -> None:
-        """Remove it, and wait until it is gone."""
-        admin = KafkaAdminClient(bootstrap_servers=self.kafka.bootstrap)
+    def delete(self, name: str | None = None) -> None:
+        """Remove it, or another topic, and wait until it is gone."""
+        admin, name = KafkaAdminClient(bootstrap_servers=self.kafka.bootstrap), name or self.name
         try:
-            admin.delete_topics([self.name])
-            wait_until(lambda: self.name not in admin.list_topics())
+            admin.delete_topics([name])
+            wait_until(lambda: name not in admin.list_topics())
         finally:
             admin.close()
 

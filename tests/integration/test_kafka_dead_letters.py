@@ -90,6 +90,26 @@ def memory_peak(worker: WorkerProcess) -> int:
     return int(line.split()[1]) << 10
 
 
+def test_missing_topic_of_dead_letters_stops_no_events(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+    topic = Topic(kafka)
+    settings = settings_of(kafka, valkey, topic.name)
+    with workers(settings, tmp_path) as (worker,), opened(settings) as crawl:
+        wait_until(worker.ready)
+        topic.delete(f"{topic.name}.dlq")
+        topic.put([b"poison", GOOD])
+        settle(crawl, topic)
+        worker.says("retrying until this is over")
+        topic.put([GOOD])
+        settle(crawl, topic)
+        assert worker.ready()
+        assert (crawl.totals().reads, crawl.totals().dead_letters) == (2, 1)
+        assert crawl.client.xlen(crawl.shards[0].keys.dead) == 1
+        assert opic(settings, "topics", "create").returncode == 1  # The other topic is not as it would make it.
+        wait_until(lambda: crawl.client.xlen(crawl.shards[0].keys.dead) == 0, 90)
+        assert [letter.value for letter in topic.messages(f"{topic.name}.dlq")] == [b"poison"]
+        worker.stop()
+
+
 def test_dead_letter_whose_headers_do_not_fit_is_left_out_with_a_warning(
     kafka: Kafka, valkey: Server, tmp_path: Path
 ) -> None:

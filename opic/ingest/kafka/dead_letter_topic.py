@@ -13,7 +13,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any, Final
 
-from opic.errors import BadInput
+from opic.errors import BadInput, KafkaRefused, KafkaUnavailable
 from opic.ingest.dead_letters import LETTERS_A_CALL, Letter, remove, stored
 from opic.ingest.kafka.connection import (
     ERROR,
@@ -27,6 +27,7 @@ from opic.ingest.kafka.connection import (
 )
 from opic.ingest.kafka.record_batches import Message
 from opic.ingest.kafka.topic_log import Producer, key_of
+from opic.ingest.outage import Outage
 from opic.model.cash import MILLION
 from opic.model.events import Record
 from opic.replica import Crawl
@@ -36,6 +37,7 @@ from opic.store.shard import Shard
 log = logging.getLogger("opic.ingest")
 
 FORWARD_SECONDS: Final = 0.5  # Minimum time between two checks.
+AWAY_SECONDS: Final = 20.0  # The same after a failure, which takes up to ANSWER_SECONDS of the worker's time.
 ANSWER_SECONDS: Final = 10.0
 CUT_BYTES: Final = (512 << 10, 64 << 10, 4 << 10, 0)  # Tried in turn for a letter larger than its topic takes.
 ERROR_CHARS_MAX: Final = 1_000
@@ -56,18 +58,28 @@ class Forwarder:
         self._crawl, self._topic = crawl, cluster.dlq
         cluster.check_topics(cluster.dlq)
         self._producer = Producer(cluster)
-        self._looked = float("-inf")
+        self._due = float("-inf")  # When to look for letters again.
+        self._outage = Outage(log)
 
     def forward(self, shards: Iterable[int]) -> int:
         """Forward the letters of these shards, at most every FORWARD_SECONDS; return the number of letters.
 
+        While their topic can't take any, they stay in the store, which keeps the newest, and events go on.
+
         Raises:
-            StoreUnavailable: the store or Kafka is unavailable; some letters may be sent again.
+            StoreUnavailable: the store is unavailable; some letters may be sent again.
         """
-        if time.monotonic() - self._looked < FORWARD_SECONDS:
+        if time.monotonic() < self._due:
             return 0
-        self._looked = time.monotonic()
-        return sum(self._forward(self._crawl.shards[number]) for number in sorted(shards))
+        self._due = time.monotonic() + FORWARD_SECONDS
+        try:
+            count = sum(self._forward(self._crawl.shards[number]) for number in sorted(shards))
+        except (KafkaUnavailable, KafkaRefused) as error:
+            self._due = time.monotonic() + AWAY_SECONDS
+            self._outage.began(error)
+            return 0
+        self._outage.ended()
+        return count
 
     def _forward(self, shard: Shard) -> int:
         letters = stored(shard)
@@ -76,7 +88,7 @@ class Forwarder:
                 self._send_cut(letter)
             remove(shard, letters)
             if len(letters) == LETTERS_A_CALL:
-                self._looked = float("-inf")  # There are more.
+                self._due = float("-inf")  # There are more.
         return len(letters)
 
     def _send(self, letters: Sequence[Letter]) -> list[Letter]:
