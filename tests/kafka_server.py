@@ -10,9 +10,14 @@ from ports import free_ports
 from server_process import ServerFailed, ServerProcess
 from servers import Binary, Missing
 
-JARS = Jars("kafka", Path(__file__).parent / "kafka", "kafka_2.13")
+FOLDER = Path(__file__).parent / "kafka"
+# The version that the tests start, and the oldest and the newest that test_kafka_brokers.py starts.
+JARS, OLDEST, NEWEST = (
+    Jars("kafka", folder, "kafka_2.13") for folder in (FOLDER, FOLDER / "oldest", FOLDER / "newest")
+)
 JAVA_MIN = 17
 
+JAVA_SECONDS_MAX = 120.0
 READY_SECONDS_MAX = 60.0  # A start takes 2 s on an idle machine.
 
 CLUSTER_ID = "b3BpY3Rlc3RjbHVzdGVyMQ"
@@ -66,10 +71,10 @@ class Kafka(ServerProcess):
 
     stop_seconds_max = 20.0
 
-    def __init__(self, binary: Binary, more: str = "") -> None:
+    def __init__(self, binary: Binary, more: str = "", jars: Jars = JARS) -> None:
         """Nothing is started yet; `more` are further lines of its properties."""
         super().__init__("kafka")
-        self._more = more
+        self._more, self._from = more, jars
         self._java = binary.path
         self._plain, self._sasl, self._controller = free_ports(3)
         self.bootstrap = f"127.0.0.1:{self._plain}"
@@ -79,19 +84,23 @@ class Kafka(ServerProcess):
     def start(self) -> None:
         """Start the broker, and wait until it serves."""
         if self._jars is None:
-            self._jars = JARS.ensure()
+            self._jars = self._from.ensure()
             self._format()
         said_before = self.log_path.stat().st_size if self.log_path.exists() else 0
         command = [*self._command("-Xmx512m"), "kafka.Kafka", str(self._properties)]
         started = b"Kafka Server started"
         self.launch(command, lambda: started in self.log_path.read_bytes()[said_before:], READY_SECONDS_MAX)
 
-    def run(self, tool: str, *args: str) -> None:
+    def run_tool(self, tool: str, *args: str) -> None:
         """Run one of Kafka's own command-line tools against the broker."""
-        command = [*self._command("-Xmx256m"), tool, "--bootstrap-server", self.bootstrap, *args]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=READY_SECONDS_MAX, check=False)
+        self.run_java(tool, "--bootstrap-server", self.bootstrap, *args)
+
+    def run_java(self, program: str, *args: str) -> None:
+        """Run a class, or a file of source, with Kafka's jars."""
+        command = [*self._command("-Xmx256m"), program, *args]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=JAVA_SECONDS_MAX, check=False)
         if done.returncode:
-            raise ServerFailed(f"{tool} failed:\n{(done.stdout + done.stderr)[-2000:]}")
+            raise ServerFailed(f"{program} failed:\n{(done.stdout + done.stderr)[-2000:]}")
 
     @property
     def _properties(self) -> Path:

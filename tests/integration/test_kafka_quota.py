@@ -22,11 +22,11 @@ HELD_BACK = "answers, but holds this user back by a quota for another"
 def quota(kafka: Kafka, name: str, bytes_a_second: int) -> Iterator[None]:
     """Limit all that our clients send or fetch."""
     alter = ("--alter", "--entity-type", "clients", "--entity-name", "opic")
-    kafka.run("kafka.admin.ConfigCommand", *alter, "--add-config", f"{name}={bytes_a_second}")
+    kafka.run_tool("kafka.admin.ConfigCommand", *alter, "--add-config", f"{name}={bytes_a_second}")
     try:
         yield
     finally:
-        kafka.run("kafka.admin.ConfigCommand", *alter, "--delete-config", name)
+        kafka.run_tool("kafka.admin.ConfigCommand", *alter, "--delete-config", name)
 
 
 def links(count: int) -> list[str]:
