@@ -5,6 +5,7 @@ A few bytes may decompress to very many, and one body may have very many streams
 
 import zlib
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any, Final
 
 import zstandard
@@ -123,10 +124,13 @@ class DecodedStream:
 
 
 class _BrotliStream(DecodedStream):
+    """The decoder fails without a result on a step that has data behind the stream's end: it is fed again by bytes."""
+
     def __init__(self) -> None:
         import brotli
 
         super().__init__(brotli.Decompressor(), brotli.error)
+        self._open, self._fed, self._given, self._unused = brotli.Decompressor, bytearray(), 0, b""
 
     @property
     def eof(self) -> bool:
@@ -134,15 +138,34 @@ class _BrotliStream(DecodedStream):
 
     @property
     def unused_data(self) -> bytes:
-        return b""  # The format has one stream, and its decoder does not tell what follows it.
+        return self._unused
 
     def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
         try:
-            yield self._decompressor.process(bytes(data), output_buffer_limit=PIECE_BYTES)
-            while not self._decompressor.can_accept_more_data():
-                yield self._decompressor.process(b"", output_buffer_limit=PIECE_BYTES)
+            for piece in self._process(data):
+                self._given += len(piece)
+                yield piece
+        except self._error:
+            yield from self._feed_bytes(bytes(data))
+        self._fed += data
+
+    def _feed_bytes(self, data: bytes) -> Iterator[bytes]:
+        self._decompressor, skipped = self._open(), self._given
+        try:
+            for at, part in enumerate(chain([bytes(self._fed)], (data[at : at + 1] for at in range(len(data))))):
+                for piece in self._process(part):
+                    yield piece[skipped:]
+                    skipped = max(0, skipped - len(piece))
+                if self.eof:
+                    self._unused = data[at:]
+                    break
         except self._error as error:
             raise ValueError(str(error)) from None
+
+    def _process(self, data: bytes | memoryview | bytearray) -> Iterator[bytes]:
+        yield self._decompressor.process(bytes(data), output_buffer_limit=PIECE_BYTES)
+        while not self._decompressor.can_accept_more_data() and not self.eof:
+            yield self._decompressor.process(b"", output_buffer_limit=PIECE_BYTES)
 
 
 def stream_opener(

@@ -197,6 +197,13 @@ def test_benchmark_of_archives_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_benchmark_of_archive_writers_runs(tmp_path: Path) -> None:
+    found = run_benchmark("bench_archive_writers.py", tmp_path / "writers.json", "--archives", "5")
+    assert {row["archives"] for row in found["writers"].values()} == {5}
+    assert not any("archives_that_differ" in row for row in found["writers"].values())
+
+
+@pytest.mark.slow
 def test_benchmark_of_kafka_runs(tmp_path: Path) -> None:
     want_server("kafka")
     set_ups = "2w 1n 16s,1w 1n 16s unfenced,1w 1n 16s,1w 1n 1s built-in"
@@ -261,6 +268,7 @@ def test_each_benchmark_runs_small_in_a_test() -> None:
         ),
         ("bench_export.py", ("--pages", "2000")),
         ("bench_archives.py", ("--pages", "50")),
+        ("bench_archive_writers.py", ("--archives", "3", "--writers", "warcio")),
         ("bench_scrapy.py", ("--pages", "50", "--rounds", "1")),
         ("bench_urlfrontier.py", ("--items", "200")),
         ("bench_sampling.py", ("--pages", "2000", "--steps", "3000")),

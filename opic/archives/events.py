@@ -178,7 +178,8 @@ def _records(file: ArchiveFile, opened: BinaryIO, start: Position) -> Iterator[A
 
 
 def _answer(record: ArchiveRecord) -> HttpAnswer | None:
-    cut = record.cut or "warc-truncated" in record.fields
+    # gowarc calls every revisit truncated: it has no body.
+    cut = record.cut or (record.kind != "revisit" and "warc-truncated" in record.fields)
     if record.kind == "resource":
         kind = Fields({"content-type": record.fields.get("content-type", [])})
         return decoded_answer(200, kind, record.block, cut=cut)

@@ -221,7 +221,7 @@ def test_revisit_has_its_own_status(tmp_path: Path) -> None:
         record("revisit", f"{A}a", answer(status=410), WARC_Refers_To="<urn:page>"),
         record("revisit", f"{A}b", answer(), WARC_Refers_To="<urn:gone>"),
         record("revisit", f"{A}c", b"", WARC_Refers_To="<urn:gone>"),
-        record("revisit", f"{A}d", answer(status=503), WARC_Refers_To="<urn:none>"),
+        record("revisit", f"{A}d", answer(status=503), WARC_Refers_To="<urn:none>", WARC_Truncated="length"),
     )
     found, counts, _ = read(path)
     assert [(one.status, one.links) for one in found[2:]] == [(410, []), (200, [f"{A}2"]), (404, []), (503, [])]
