@@ -9,7 +9,7 @@ import typer
 from experiments.catalogue import EXPERIMENTS, reproduce
 from experiments.result import Result
 from opic.cli.options import ResultAsJson
-from opic.cli.output import print_json, print_rows, showing_progress
+from opic.cli.output import print_json, print_rows, printing, showing_progress
 from opic.errors import BadInput, OpicError
 
 WRONG_USAGE = 2
@@ -97,7 +97,8 @@ def _print(result: Result) -> None:
 
 if __name__ == "__main__":
     try:
-        app()
+        with printing():
+            app()
     except OpicError as error:
         print(f"experiments: {error}", file=sys.stderr)
         sys.exit(WRONG_USAGE)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opic.cli.pictures import Panel, draw
+from opic.whole_files import whole_files
 
 Progress = Callable[[int, int, str], object]  # Steps done, all steps, what comes next.
 
@@ -46,8 +47,8 @@ class Result:
 
     def write(self, directory: Path) -> list[Path]:
         """Write NAME.json and NAME.svg into a directory, which is made if it is missing."""
-        directory.mkdir(parents=True, exist_ok=True)
-        table, picture = directory / f"{self.name}.json", directory / f"{self.name}.svg"
-        draw(self.panels, picture)
-        table.write_text(json.dumps(self.as_json(), indent=1) + "\n")
-        return [table, picture]
+        paths = [directory / f"{self.name}.json", directory / f"{self.name}.svg"]
+        with whole_files(paths) as (table, picture):
+            draw(self.panels, picture)
+            table.write(json.dumps(self.as_json(), indent=1).encode() + b"\n")
+        return paths

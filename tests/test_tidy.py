@@ -27,6 +27,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "arrays": [],
     "memory": [],
     "background": [],
+    "whole_files": ["errors"],
     "messages": [],  # Crawlers import them: no server, no store.
     "urls": ["arrays", "errors", "messages"],
     "model": ["arrays", "errors", "messages", "urls"],
@@ -36,19 +37,20 @@ MAY_IMPORT: dict[str, list[str]] = {
     "store": ["arrays", "errors", "redaction", "model"],
     "replica": ["arrays", "errors", "memory", "urls", "model", "store"],
     "ingest": ["arrays", "errors", "redaction", "memory", "urls", "model", "settings", "store", "replica"],
-    "query": ["arrays", "background", "errors", "urls", "model", "graph", "store", "replica"],
+    "query": ["arrays", "background", "errors", "urls", "model", "graph", "store", "replica", "whole_files"],
     "admission": ["arrays", "background", "errors", "urls", "model", "store", "replica", "query"],
     "frontier": ["arrays", "errors", "messages", "urls", "model", "store", "replica", "query", "admission"],
     "service": ["errors", "logs", "memory", "urls", "model", "settings", "store", "replica", "ingest", "query"],
-    "client": ["errors", "redaction", "messages"],  # Crawlers import it: no server, no store.
+    "client": ["errors", "redaction", "messages", "whole_files"],  # Crawlers import it: no server, no store.
     "local": ["arrays", "addresses", "compressed", "robots", "errors", "urls", "model", "graph", "html", "client"],
-    "sampling": ["arrays", "errors", "urls", "model", "graph", "html", "client", "local"],
+    "sampling": ["arrays", "errors", "urls", "model", "graph", "html", "client", "local", "whole_files"],
     "crawlee": ["errors", "urls", "html", "client"],
     "scrapy": ["errors", "urls", "html", "client"],
     "sitemaps": ["addresses", "compressed", "errors", "urls", "html"],
     "archives": ["compressed", "errors", "urls", "model", "html"],
 }
-MAY_IMPORT["service"] += ["admission", "frontier", "redaction", "arrays", "background"]
+MAY_IMPORT["service"] += ["admission", "frontier", "redaction", "arrays", "background", "whole_files"]
+MAY_IMPORT["local"] += ["whole_files"]
 MAY_IMPORT["ops"] = [*MAY_IMPORT["service"], "archives", "html", "service"]
 MAY_IMPORT["api"] = [*MAY_IMPORT["service"], "service", "messages", "compressed"]
 MAY_IMPORT["urlfrontier"] = [*MAY_IMPORT["service"], "service", "api"]

@@ -101,8 +101,8 @@ def local_rank(
             on_progress=lambda at: show(at.tried, at.of, _shown(at)),
         )  # fmt: skip
         ranking = _run(estimator, publish)
-    _draw(plot, ranking)
     _print(ranking, chosen.as_json, as_csv)
+    _draw(plot, ranking)
 
 
 def _draw(path: Path | None, ranking: "DomainRanking") -> None:

@@ -18,7 +18,7 @@ from opic.cli.history import history
 from opic.cli.kafka import letters_app, publish, topics_app
 from opic.cli.local_rank import local_rank
 from opic.cli.options import FOUND_A_PROBLEM
-from opic.cli.output import leave_out_headers
+from opic.cli.output import leave_out_headers, printing
 from opic.cli.replay import replay
 from opic.cli.sample import sample, topic_model
 from opic.cli.seed import seed
@@ -80,7 +80,8 @@ app.add_typer(letters_app, name="dead-letters")
 def main() -> None:
     """Run the command line."""
     try:
-        app()
+        with printing():
+            app()
     except OpicError as error:
         print(f"opic: {error}", file=sys.stderr)
         sys.exit(FOUND_A_PROBLEM if isinstance(error, Refusal) and error.kind == "unknown-page" else WRONG_USAGE)

@@ -3,13 +3,17 @@
 No line is wrapped or cut, so that every URL can be copied. Times are local ISO times, except in JSON.
 """
 
+import errno
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final, Self
+
+from opic.errors import BadInput
 
 ShowProgress = Callable[[int, int | None, str], None]  # Steps done, all steps if they are known, a text.
 
@@ -19,9 +23,29 @@ TIMES: Final = frozenset({
     "rank_as_of", "revisit_at", "time", "waits_until",
 })  # fmt: skip
 REFUSED_SHOWN_MAX: Final = 5
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 LEFT: Final = ("url", "host", "lease", "name", "error", "note")  # Columns of text.
 
 _shown = {"header": True}
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """Say so if what the block prints can't be written, for instance because the disk of its file is full.
+
+    Raises:
+        BadInput: it can't; the message says why.
+    """
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in NO_ROOM or error.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Else Python tries again at its end.
+        raise BadInput(f"standard output can't be written ({error.strerror})") from None
 
 
 def leave_out_headers() -> None:

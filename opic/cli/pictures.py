@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from opic.errors import MissingExtra
+from opic.whole_files import whole_files
 
 PANEL_INCHES: Final = (5.0, 4.0)
 WIDE_INCHES: Final = (9.0, 4.0)
@@ -28,13 +29,18 @@ class Panel:
 
 
 def write_plot(path: Path, *panels: Panel) -> None:
-    """Draw what a command found, and say so on stderr."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draw(panels, path, inches=WIDE_INCHES if len(panels) == 1 else PANEL_INCHES)
+    """Draw what a command found, and say so on stderr.
+
+    Raises:
+        BadInput: the file can't be written.
+        MissingExtra: matplotlib is not installed.
+    """
+    with whole_files([path]) as (file,):
+        draw(panels, file, inches=WIDE_INCHES if len(panels) == 1 else PANEL_INCHES)
     print(f"wrote {path}", file=sys.stderr)
 
 
-def draw(panels: Sequence[Panel], path: Path, inches: tuple[float, float] = PANEL_INCHES) -> None:
+def draw(panels: Sequence[Panel], file: BinaryIO, inches: tuple[float, float] = PANEL_INCHES) -> None:
     """Draw panels of a size in rows of up to PANELS_A_ROW, as SVG; a single line needs no legend.
 
     Raises:
@@ -73,4 +79,4 @@ def draw(panels: Sequence[Panel], path: Path, inches: tuple[float, float] = PANE
     if len(shown) > 1:
         figure.legend(list(shown.values()), list(shown), loc="outside right upper")
     with mpl.rc_context({"svg.hashsalt": "opic"}):
-        figure.savefig(path, metadata={"Date": None})
+        figure.savefig(file, format="svg", metadata={"Date": None})

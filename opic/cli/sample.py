@@ -166,7 +166,9 @@ def sample(
         )
     else:
         found = _from_recorded(request, recorded, walk, settings)
-    _print(found, as_json, verbose, plot)
+    _print(found, as_json, verbose)
+    if plot is not None:
+        _draw(plot, found)
 
 
 def _request(topic: "Topic", wanted: EstimateOptions, walk: WalkChoices, steps: int) -> "SampleRequest":
@@ -302,10 +304,8 @@ def _walked(
         return take_sample(web, first, request, told)
 
 
-def _print(found: "FocusedSample", as_json: bool, verbose: bool, plot: Path | None) -> None:
+def _print(found: "FocusedSample", as_json: bool, verbose: bool) -> None:
     answer = found.shown()
-    if plot is not None:
-        _draw(plot, found)
     if as_json:
         print_json(answer)
         return

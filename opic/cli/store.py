@@ -13,7 +13,7 @@ import typer
 from opic.cli.calls import ApiCall, asked, asking, service_address
 from opic.cli.options import FOUND_A_PROBLEM, Chosen, ResultChosen, ServiceChosen, choosing, working
 from opic.cli.output import print_answer, print_fields, print_json, print_list, showing_progress
-from opic.errors import BadInput, SettingsError, StoreError
+from opic.errors import BadInput, DiskFull, SettingsError, StoreError
 
 if TYPE_CHECKING:
     from opic.settings import Settings
@@ -129,7 +129,7 @@ def backup(directory: Directory, *, chosen: ResultChosen) -> None:
     from opic.ops import backup as backups
     from opic.replica import Crawl as OpenCrawl
 
-    with connected(chosen, make=False) as (settings, client), showing_progress(PROGRESS_LINE_SECONDS) as show:
+    with connected(chosen) as (settings, client), showing_progress(PROGRESS_LINE_SECONDS) as show:
         found = OpenCrawl.open(client, settings.crawl, settings.rules_given(), create=False)
         manifest = backups.backup(
             found, directory, lambda done, total: show(done, total, f"{done:,} of {total:,} blocks copied")
@@ -181,9 +181,15 @@ def begin_anew(
 
 
 @contextmanager
-def connected(chosen: Chosen, *, make: bool) -> "Iterator[tuple[Settings, Any]]":
-    """Lend the settings and a connection to the store; an embedded one that does not run is started for as long."""
-    from opic.service.embedded import EmbeddedServer
+def connected(chosen: Chosen, *, make: bool = False, writes: bool = False) -> "Iterator[tuple[Settings, Any]]":
+    """Lend the settings and a connection to the store; an embedded one that does not run is started for as long.
+
+    Raises:
+        SettingsError: with `make`, a service runs on the embedded store.
+        DiskFull: with `make` or `writes`, the disk of the embedded store has no room.
+        StoreError: the store can't be used.
+    """
+    from opic.service.embedded import EmbeddedServer, disk_full
     from opic.store import connect
 
     with working(chosen) as (settings, stack):
@@ -198,8 +204,11 @@ def connected(chosen: Chosen, *, make: bool) -> "Iterator[tuple[Settings, Any]]"
                 server = EmbeddedServer(settings.data_dir())
                 stack.callback(server.stop)
                 server.start()
+                stack.enter_context(server.explaining())
                 running = server.url
             url = running
+            if (make or writes) and (full := disk_full(settings.data_dir())) is not None:
+                raise DiskFull(f"{full}, then try again")
         client = connect(url)
         stack.callback(client.close)
         yield settings, client
@@ -269,7 +278,7 @@ def crawls(
     from opic.ops.crawls import crawls_of, delete_crawl
     from opic.service.known_crawls import KnownCrawls
 
-    with connected(chosen, make=False) as (settings, client):
+    with connected(chosen, writes=delete is not None) as (settings, client):
         if delete is None:
             answer = {"crawls": [asdict(one) for one in crawls_of(client)]}
             print_list(("name", "shards", "known_pages", "read_pages"), answer, "crawls", chosen.as_json)

@@ -11,6 +11,8 @@ import msgspec
 
 from opic.client.clients import AsyncClient
 from opic.client.errors import BadRequest
+from opic.errors import BadInput
+from opic.whole_files import whole_files
 
 EVENTS_MAX: Final = 10_000  # No page starts while so many are unsent,
 BYTES_MAX: Final = 256 << 20  # or events of so many bytes.
@@ -110,14 +112,19 @@ class UnsentEvents:
         return accepted
 
     def save(self) -> bool:
-        """Write what is left to the directory; return False if there is something left and no directory."""
+        """Write what is left to the directory; return False if there is something left and no directory.
+
+        If it can't be written, say so in the log.
+        """
         if not self._count or self._path is None:
             return not self._count
         while self._open:
             self._batches.append((uuid.uuid4().hex, [self._open.popleft() for _ in range(len(self._open))]))
-        beside = self._path.with_suffix(".new")
-        beside.write_bytes(msgspec.msgpack.encode(list(self._batches)))
-        beside.replace(self._path)
+        try:
+            with whole_files([self._path]) as (file,):
+                file.write(msgspec.msgpack.encode(list(self._batches)))
+        except BadInput as error:
+            log.error("%s; %d events are lost, and their pages are offered again", error, self._count)
         return True
 
 

@@ -22,6 +22,7 @@ import msgspec
 
 from opic.errors import BadInput, OpicError
 from opic.model.events import CrawlEvent
+from opic.whole_files import whole_files
 
 VERSION: Final = 1
 OUTSIDE, LOCAL = "outside", "local"
@@ -99,9 +100,7 @@ class Journal(AbstractContextManager["Journal"]):
         """Begin a round that fetches these pages."""
         planned = PlannedRound(len(self.rounds), part, urls)
         self.rounds.append(planned)
-        self._append({"part": part, "plan": list(urls)})
-        if self._file is not None:
-            os.fsync(self._file.fileno())
+        self._append({"part": part, "plan": list(urls)}, sync=True)
         return planned
 
     def took(self, event: CrawlEvent, planned: PlannedRound) -> None:
@@ -115,15 +114,15 @@ class Journal(AbstractContextManager["Journal"]):
         return [planned.events[url] for planned in done for url in planned.urls]
 
     def save(self) -> None:
-        """Replace `state.json` by the present state."""
+        """Replace `state.json` by the present state.
+
+        Raises:
+            BadInput: it can't be written.
+        """
         if self._directory is None:
             return
-        fresh = self._directory / "state.json.new"
-        with fresh.open("w") as file:
-            json.dump(asdict(self.state), file)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.rename(self._directory / "state.json")
+        with whole_files([self._directory / "state.json"]) as (file,):
+            file.write(json.dumps(asdict(self.state)).encode())
 
     def _open(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -169,13 +168,15 @@ class Journal(AbstractContextManager["Journal"]):
         except (msgspec.DecodeError, KeyError, TypeError, IndexError) as error:
             raise StateDamaged(f"{place}: no line of an estimator: {error}") from None
 
-    def _append(self, entry: dict[str, Any]) -> None:
+    def _append(self, entry: dict[str, Any], *, sync: bool = False) -> None:
         if self._file is None:
             return
         line = msgspec.json.encode(entry) + b"\n"
         try:
             if self._file.write(line) < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if sync:
+                os.fsync(self._file.fileno())
         except OSError as error:
             raise OpicError(
                 f"--state {self._directory} can't be written: {error.strerror}; what was fetched before is still there"

@@ -23,7 +23,7 @@ from typing import Any, Final, Self
 
 from opic.errors import StoreUnavailable
 from opic.ops.backup_check import check_backup, summary_of
-from opic.ops.backup_files import BACKUP_FORMAT, make_empty, write_manifest
+from opic.ops.backup_files import BACKUP_FORMAT, filled, write_manifest
 from opic.ops.shard_copy import HOLD, TRIES_MAX, ShardCopy
 from opic.replica.crawl import Crawl
 from opic.store.connection import store_errors
@@ -50,12 +50,23 @@ def backup(crawl: Crawl, directory: Path, on_progress: Progress = lambda _done, 
         The manifest.
 
     Raises:
-        SettingsError: the directory is not empty, or can't be written.
+        SettingsError: the directory is not empty, or can't be written. After this and any other error, nothing is left
+            in it.
         StoreError: the books don't balance, so the copy is useless.
-        StoreUnavailable: the store was unavailable, or changed faster than it could be copied. The directory then has
-            no manifest and is not a backup.
+        StoreUnavailable: the store was unavailable, or changed faster than it could be copied.
     """
-    make_empty(directory)
+    with filled(directory):
+        manifest = _copied(crawl, directory, on_progress)
+    try:
+        with store_errors():
+            crawl.client.hset(crawl.shards[0].keys.meta, "backup_at", manifest["made_at"])  # For /metrics.
+    except StoreUnavailable as error:
+        log.warning("the backup is complete, but its time is missing in /metrics: %s", error)
+    return manifest
+
+
+def _copied(crawl: Crawl, directory: Path, on_progress: Progress) -> dict[str, Any]:
+    """Copy a crawl into an empty directory; return the manifest, which is written last."""
     client, backup_id = crawl.client, secrets.token_hex(8)
     threads = min(len(crawl), THREADS_A_SERVER * len(primaries(client)))
     with ExitStack() as stack, ThreadPoolExecutor(threads, "opic-backup") as pool:
@@ -70,11 +81,6 @@ def backup(crawl: Crawl, directory: Path, on_progress: Progress = lambda _done, 
     checked = check_backup(directory, manifest)
     manifest |= summary_of(checked) | {"files": files}
     write_manifest(directory, manifest)
-    try:
-        with store_errors():
-            client.hset(crawl.shards[0].keys.meta, "backup_at", manifest["made_at"])  # For /metrics.
-    except StoreUnavailable as error:
-        log.warning("the backup is complete, but its time is missing in /metrics: %s", error)
     return manifest
 
 

@@ -18,6 +18,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final, Literal
 
@@ -27,8 +28,8 @@ import zstandard
 
 from opic.errors import SettingsError
 from opic.model.cash import CrawlRules
-from opic.ops.whole_files import whole_files
 from opic.store.keys import FORMAT
+from opic.whole_files import whole_files
 
 BACKUP_FORMAT: Final = 3
 FORMATS_READ: Final = (2, BACKUP_FORMAT)  # 2 has no segments of kept links.
@@ -245,12 +246,14 @@ def _check_file(path: Path, file: Mapping[str, Any], manifest: Mapping[str, Any]
         raise SettingsError(f"{path} is damaged: its checksum differs from the manifest's; use another backup")
 
 
-def make_empty(directory: Path) -> None:
-    """Create a directory for a backup.
+@contextmanager
+def filled(directory: Path) -> Iterator[None]:
+    """Lend an empty directory, made if it is missing; nothing is left in it if the block ends with an exception.
 
     Raises:
-        SettingsError: the directory is not empty, or can't be written.
+        SettingsError: the directory is not empty, or can't be written, for instance because the disk is full.
     """
+    made = not directory.exists()
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         taken = next(directory.iterdir(), None)
@@ -258,6 +261,17 @@ def make_empty(directory: Path) -> None:
         raise SettingsError(f"{directory} can't be written ({error.strerror}): choose another directory") from None
     if taken is not None:
         raise SettingsError(f"{directory} is not empty: choose an empty or a new directory for this backup")
+    try:
+        yield
+    except BaseException as error:
+        with suppress(OSError):
+            for path in directory.iterdir():
+                path.unlink()
+            if made:
+                directory.rmdir()
+        if isinstance(error, OSError):
+            raise SettingsError(f"{directory} can't be written ({error.strerror}): nothing of it was kept") from error
+        raise
 
 
 def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:

@@ -11,9 +11,7 @@ those of trust likewise, and a digest of all before: 8 bytes a page, and at most
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +19,10 @@ from typing import Any, Final
 import numpy as np
 
 from opic.arrays import Float64s
+from opic.errors import BadInput
 from opic.replica import Crawl
 from opic.replica.effect import Head
+from opic.whole_files import whole_files
 
 log = logging.getLogger("opic.query")
 
@@ -68,18 +68,11 @@ class SavedVisits:
         told = json.dumps(head).encode()
         columns = [np.clip(part, 0.0, VISITS_MAX).astype("<f4").tobytes() for parts in visits for part in parts]
         content = b"".join([FORM, len(told).to_bytes(LENGTH_BYTES, "little"), told, *columns])
-        scratch = self.path.with_suffix(".new")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with scratch.open("wb") as file:
+            with whole_files([self.path]) as (file,):
                 file.write(content + _hashed(content))
-                file.flush()
-                os.fsync(file.fileno())
-            scratch.replace(self.path)
-        except OSError as error:
-            log.warning("can't write %s (%s): after a restart exact importance begins from nothing", self.path, error)
-            with suppress(OSError):  # On a full disk it is in the way.
-                scratch.unlink()
+        except BadInput as error:
+            log.warning("%s; after a restart exact importance begins from nothing", error)
 
     def read(self, heads: Sequence[Head], pages: Sequence[int]) -> list[list[Float64s]] | None:
         """Return the visits as `write` had them, of no more pages than there are; None if there are none of use.

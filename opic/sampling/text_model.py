@@ -17,6 +17,7 @@ import numpy as np
 
 from opic.arrays import Bools
 from opic.errors import BadInput, MissingExtra
+from opic.whole_files import whole_files
 
 FORMAT: Final = "opic text model 1"
 WORD: Final = r"\b\w\w+\b"
@@ -81,9 +82,14 @@ class TextModel:
         return self.score(text) > 0
 
     def save(self, path: Path) -> None:
-        """Write the file."""
+        """Write the file.
+
+        Raises:
+            BadInput: it can't be written.
+        """
         found = {"format": FORMAT, "bias": self._bias, "words": self._words}
-        path.write_text(json.dumps(found) + "\n")
+        with whole_files([path]) as (file,):
+            file.write(json.dumps(found).encode() + b"\n")
 
     @classmethod
     def load(cls, path: Path) -> "TextModel":

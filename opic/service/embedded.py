@@ -12,14 +12,17 @@ import os
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 
 import redis
 
-from opic.errors import DataDirBusy, SettingsError, StoreError
+from opic.errors import BadInput, DataDirBusy, SettingsError, StoreError
 from opic.service.service_file import NAME, Address, alive, read_state
+from opic.whole_files import whole_files
 
 log = logging.getLogger("opic.service")
 
@@ -138,6 +141,17 @@ class EmbeddedServer:
         self._await_loaded()
         self._tell_state()
 
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Add to a store's error in the block why the server has ended, if it has."""
+        try:
+            yield
+        except StoreError as error:
+            if self.process is None or self.process.poll() is None:
+                raise
+            why = disk_full(self.data) or f"see the end of {self.data / 'store.log'}"
+            raise StoreError(f"{error}; the embedded store ended (exit {self.process.returncode}): {why}") from error
+
     def announce(self, address: Address | None) -> None:
         """Tell other processes where the HTTP API answers, or with None that it no longer does."""
         self._address = address
@@ -150,15 +164,13 @@ class EmbeddedServer:
         state: dict[str, object] = {"service_pid": os.getpid(), "server_pid": self.process.pid, "socket": str(socket)}
         if self._address is not None:
             state["api"] = asdict(self._address)
-        scratch = self.data / f"{NAME}.new"
         try:
-            scratch.write_text(json.dumps(state))
-            scratch.replace(self.data / NAME)
-        except OSError as error:
-            scratch.unlink(missing_ok=True)
+            with whole_files([self.data / NAME]) as (file,):
+                file.write(json.dumps(state).encode())
+        except BadInput as error:
             told = read_state(self.data)
             if told is None or int(told["service_pid"]) != os.getpid() or told["socket"] != str(socket):
-                raise StoreError(f"can't write {self.data / NAME} ({error.strerror}): make room") from None
+                raise StoreError(str(error)) from None
             # The server was started again on a full disk: what was told of it before is still good enough.
 
     def stop(self) -> None:

@@ -9,11 +9,12 @@ import json
 import logging
 from typing import Final
 
-from opic.errors import StoreLost
+from opic.errors import BadInput, StoreLost
 from opic.settings import Settings
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
 from opic.store.recognition import ANEW, RESTORED
+from opic.whole_files import whole_files
 
 log = logging.getLogger("opic.service")
 
@@ -56,13 +57,11 @@ class KnownCrawls:
 
     def _write(self, known: dict[str, str]) -> None:
         assert self._path is not None
-        scratch = self._path.with_suffix(".new")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            scratch.write_text(json.dumps(known))
-            scratch.replace(self._path)
-        except OSError as error:
-            log.warning("can't write %s (%s): a loss of the store may be taken for a new store", self._path, error)
+            with whole_files([self._path]) as (file,):
+                file.write(json.dumps(known).encode())
+        except BadInput as error:
+            log.warning("%s; a loss of the store may be taken for a new store", error)
 
     def names(self) -> list[str]:
         """Return the names of the crawls."""

@@ -53,6 +53,7 @@ class EmbeddedService:
             self.server.start()
             if (full := disk_full(self.server.data)) is not None:
                 log.warning("%s; until then nothing is accepted", full)
+            stack.enter_context(self.server.explaining())
             self.backend = Backend(self.settings, self.server.url, create=self._create)
             stack.callback(self.backend.close)
             if self._with_worker:
@@ -65,7 +66,7 @@ class EmbeddedService:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """End the worker, then the store."""
-        self._stack.close()
+        self._stack.__exit__(kind, error, at)
 
     def not_ready(self) -> str | None:
         """Return why no request should come here now, or None."""

@@ -20,8 +20,11 @@ from typer.testing import CliRunner
 from opic.cli.main import app
 from opic.errors import BadInput, NotKept, StoreError
 from opic.model.events import CrawlEvent
+from opic.ops import export as exports
 from opic.ops import export_pages
 from opic.ops.export import export, links_path, reversed_host
+from opic.ops.export_pages import MetaCopy
+from opic.replica import Crawl
 from opic.replica.url_tail import UrlTail
 
 
@@ -184,6 +187,23 @@ def test_disk_without_room_is_an_error_and_leaves_no_file(valkey: Server, tmp_pa
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert not list(tmp_path.iterdir())
+
+
+def test_temporary_file_without_room_is_an_error_that_says_where(
+    valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web = crawled(valkey, "export-temporary")
+    web.apply(*(CrawlEvent(page, [], meta={"long": "m" * 800}) for page in PAGES))
+
+    def small(crawl: Crawl) -> MetaCopy:
+        copy = MetaCopy(crawl)
+        copy._file.execute("PRAGMA max_page_count = 2")  # SQLite's own way to say that the disk is full.
+        return copy
+
+    monkeypatch.setattr(exports, "MetaCopy", small)
+    with pytest.raises(BadInput, match=r"temporary copy of all metadata .*disk is full.*SQLITE_TMPDIR"):
+        export(asked(web.crawl), tmp_path / "p.csv", "csv")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

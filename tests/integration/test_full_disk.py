@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import random
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +27,7 @@ from opic.ingest import ShardWriter
 from opic.ingest.event_log import EventLog
 from opic.model.events import CrawlEvent, encode_crawl_event
 from opic.model.ledger import Ledger
+from opic.ops.backup import backup
 from opic.replica import Crawl
 from opic.service.backend import Backend
 from opic.service.embedded import EmbeddedServer, disk_full
@@ -331,6 +334,39 @@ def test_worker_of_a_store_elsewhere_works_on_a_full_disk(disk: Disk, valkey: Se
             worker.terminate()
             backend.close()
     assert worker.returncode == 0, (tmp_path / "worker.log").read_text()
+
+
+@pytest.mark.slow
+def test_restore_that_runs_out_of_room_says_so_and_completes_once_there_is(disk: Disk, tmp_path: Path) -> None:
+    """Also one that can't begin, as on a disk without a byte left."""
+    with EmbeddedService(Settings.load(data=tmp_path / "data")) as service:
+        rng = random.Random(5)
+        metas = [{"url": f"http://a.example/{page}", "meta": {"of": rng.randbytes(450).hex()}} for page in range(8_000)]
+        service.backend.settle(service.backend.accept([encode_crawl_event(CrawlEvent(**event)) for event in metas]))
+        backup(service.backend.crawl, tmp_path / "copy")
+    command = [sys.executable, "-m", "opic.cli.main", "restore", str(tmp_path / "copy"), "--replace", "--data"]
+
+    def restored() -> "subprocess.CompletedProcess[str]":
+        whole = [*command, str(disk.path / "data")]
+        ended = subprocess.run(whole, env=environment(), capture_output=True, text=True, check=False)
+        assert "Traceback" not in ended.stderr
+        return ended
+
+    disk.fill()
+    ended = restored()
+    assert ended.returncode == 2
+    assert "the disk of the store is full" in ended.stderr
+    disk.make_room()
+    disk.fill(leave=5 << 20)
+    ended = restored()
+    assert ended.returncode == 2
+    why = r"restore broke off .*; the embedded store ended \(exit \d+\): the disk of the store is full"
+    assert re.search(why, ended.stderr)
+    disk.make_room()
+    assert restored().returncode == 0, ended.stderr
+    with EmbeddedService(Settings.load(data=disk.path / "data"), create=False) as service:
+        assert service.backend.query.audit()["conserved"]
+        assert service.backend.stats()["read_pages"] == len(metas)
 
 
 # A replay.

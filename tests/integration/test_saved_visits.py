@@ -195,7 +195,7 @@ def test_unwritable_directory_is_reported(valkey: Server, tmp_path: Path, caplog
     asked.view()
     asked.start()
     asked.close()
-    assert "can't write" in caplog.text
+    assert "can't be written" in caplog.text
 
 
 @pytest.mark.slow

@@ -13,11 +13,15 @@ from opic.errors import BadInput
 def whole_files(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
     """Open files to write; they get their names, the first one last, where the block ends without an exception.
 
+    Their directories are made if they are missing.
+
     Raises:
         BadInput: one can't be written, for instance because the disk is full; then none is there.
     """
     scratches = [path.with_name(f".{path.name}.{os.getpid()}.new") for path in paths]
     try:
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             files: list[BinaryIO] = [stack.enter_context(scratch.open("wb")) for scratch in scratches]
             yield files
