@@ -281,3 +281,34 @@ def test_each_benchmark_runs_small_in_a_test() -> None:
 )
 def test_benchmark_runs_and_checks_its_answers(tmp_path: Path, name: str, small: tuple[str, ...]) -> None:
     assert run_benchmark(name, tmp_path / "result.json", *small)["commit"]
+
+
+def test_guide_has_the_table_of_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import engines
+
+    result = json.loads((BENCHMARKS / "results/engines.json").read_text())
+    assert engines.table(result) in (ROOT / "docs/guide/compare.md").read_text()
+    packages = {package for tool in engines.TOOLS for package in tool.packages}
+    assert {package for row in result["rows"] for package in row["packages"]} <= packages
+
+
+def test_graph_for_the_engines_is_as_the_guide_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import engines
+    import networkx as nx
+    import numpy as np
+
+    links = engines.made_graph()
+    out, into = (np.bincount(links[:, column], minlength=engines.MADE_PAGES) for column in (0, 1))
+    assert (len(np.unique(links, axis=0)), (links[:, 0] == links[:, 1]).sum()) == (len(links), 0)
+    assert (round((out == 0).mean(), 2), round(((out == 0) & (into == 0)).mean(), 2)) == (0.56, 0.31)
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(engines.MADE_PAGES))
+    graph.add_edges_from(links.tolist())
+    right = nx.pagerank(graph, alpha=0.85, tol=1e-16, max_iter=500)
+    figures = engines.measured(
+        np.array([3 * right[page] for page in range(engines.MADE_PAGES)]), engines.pagerank(links, engines.MADE_PAGES)
+    )
+    assert (figures["sum"], figures["pages_missing"]) == (3, 0)
+    assert figures["l1"] < 1e-11
