@@ -1,7 +1,7 @@
 """Crawl events from the records of web archives.
 
 A page that was fetched is an event: with the links of its HTML, or with those that the crawler recorded. A redirect is
-one, and so is a failure. The time is that of the record. Every other record is counted, by the reason why it is none.
+one, and so is a failure. The time is that of the record. Every other record is counted, by the reason why it gave none.
 """
 
 from collections import Counter
@@ -26,6 +26,7 @@ from opic.model.events import CrawlEvent
 BEGIN: Final = Position()
 READ_METHODS: Final = ("", "GET")
 NOT_MODIFIED: Final = 304
+NOT_MODIFIED_PROFILE: Final = "/server-not-modified"  # How it ends, in WARC 1.0 and 1.1.
 RECORDED_KINDS: Final = (b"L", b"R")  # Heritrix's: links that a reader follows, and redirects.
 BASE: Final = b"base/@href"  # Not a link, but what links are relative to.
 # What records of these kinds are counted as.
@@ -131,7 +132,9 @@ class ArchiveEvents:
         if capture.outlinks is not None:
             status = 200 if own is None or unchanged else own.status
             return self._answered(record, HttpAnswer(status, Fields()), capture.outlinks)
-        original = self._originals.of(record.fields, not_modified=own is not None and unchanged)
+        profile = record.fields.first("warc-profile").rstrip("> \t")
+        not_modified = unchanged and (own is not None or profile.endswith(NOT_MODIFIED_PROFILE))
+        original = self._originals.of(record.fields, not_modified=not_modified)
         answer = None if original is None else _answer(original.answer)
         if original is None or answer is None or (self._recorded and not _same_url(original.answer, record)):
             # Recorded links don't tell how another page has them.

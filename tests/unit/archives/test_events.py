@@ -179,17 +179,20 @@ def test_revisit_repeats_the_links_of_the_record_it_refers_to_or_is_skipped(tmp_
         record("revisit", A, answer(status=304), WARC_Refers_To_Target_URI=A, WARC_Refers_To_Date=DATE),
         record("revisit", A, answer(), WARC_Refers_To_Target_URI=A, WARC_Refers_To_Date="2024-05-18T02:01:22.000Z"),
         record("revisit", A, b"", WARC_Refers_To_Target_URI=A),
+        record("revisit", A, b"", WARC_Profile="http://netpreserve.org/warc/1.1/revisit/server-not-modified"),
+        record("revisit", A, b"", WARC_Profile="<http://netpreserve.org/warc/1.0/server-not-modified>"),
+        record("revisit", A, b"", WARC_Profile=SAME),
         record("revisit", B, b"", WARC_Refers_To="<urn:elsewhere>"),
         record("revisit", C, answer(status=302, Location=A), WARC_Refers_To="<urn:elsewhere>"),
         record("response", C, answer(status=304)),
         record("response", A, answer(status=304)),
     )
     found, counts, _ = read(path)
-    assert [(one.url, one.status, one.links) for one in found[:5]] == [(A, 200, [f"{A}1"])] * 5
-    assert [(one.url, one.redirect, one.links) for one in found[5:]] == [(C, A, []), (A, None, [f"{A}1"])]
-    assert counts == {"records": 9, "revisits_repeated": 5, "revisits_skipped": 2}
+    assert [(one.url, one.status, one.links) for one in found[:7]] == [(A, 200, [f"{A}1"])] * 7
+    assert [(one.url, one.redirect, one.links) for one in found[7:]] == [(C, A, []), (A, None, [f"{A}1"])]
+    assert counts == {"records": 12, "revisits_repeated": 7, "revisits_skipped": 3}
     again, counts, _ = read(path, start=Position(len(packed(first)), 0))
-    assert ([one.url for one in again], counts["revisits_skipped"]) == ([C], 7)
+    assert ([one.url for one in again], counts["revisits_skipped"]) == ([C], 10)
 
 
 @pytest.mark.parametrize(
