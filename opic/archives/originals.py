@@ -1,6 +1,8 @@
 """The captures that later ones repeat: a revisit says that an answer was the same as an earlier one."""
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import msgspec
@@ -56,7 +58,8 @@ class Originals:
             self._files.append(file)
         row = [len(self._files) - 1, *_stored(capture.whole, alone=not capture.segments), *_stored(capture.outlinks)]
         added = "INSERT INTO captures (file, answer_at, answer, outlinks_at, outlinks) VALUES (?, ?, ?, ?, ?)"
-        number = self._rows.execute(added, row).lastrowid
+        with _writing():
+            number = self._rows.execute(added, row).lastrowid
         assert number is not None
         self.call(number, capture.record.fields, latest=latest)
 
@@ -66,7 +69,8 @@ class Originals:
         names = [*ids(fields, "warc-record-id", "warc-payload-digest"), _dated(url, fields.first("warc-date"))]
         if latest:
             names.append(url)
-        self._rows.executemany("INSERT OR REPLACE INTO names VALUES (?, ?)", [(name, number) for name in names])
+        with _writing():
+            self._rows.executemany("INSERT OR REPLACE INTO names VALUES (?, ?)", [(name, number) for name in names])
 
     def of(self, fields: Fields, *, not_modified: bool) -> Original | None:
         """Return the capture that a revisit repeats, None if it is not in this run.
@@ -102,6 +106,16 @@ class Originals:
             return described(found) if found is not None and is_envelope(found) else found
         except (BadInput, BadEnvelope, OSError):  # It is not there any more, or another one.
             return None
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise BadInput(
+            f"the temporary file of revisits can't be written ({error}): make room where TMPDIR is"
+        ) from None
 
 
 def _stored(record: ArchiveRecord | None, *, alone: bool = True) -> tuple[int | None, bytes | None]:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from repository import ROOT
 
-from opic.archives import captures, http
+from opic.archives import captures, http, originals
 from opic.archives.events import ArchiveEvents
 from opic.archives.files import ArchiveFile
 from opic.archives.records import DamagedPart, Position, read_records
@@ -247,6 +247,13 @@ def test_revisits_of_another_file_of_the_run(tmp_path: Path) -> None:
         paths[0].unlink()
         assert not list(events.of(ArchiveFile(str(paths[1]), paths[1])))
         assert events.counts["revisits_skipped"] == 2
+
+
+def test_full_disk_of_the_temporary_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(originals, "TABLES", originals.TABLES + "PRAGMA max_page_count = 5;")
+    path = written(tmp_path, *(page(f"{A}{number}/{'x' * 500}", b"") for number in range(99)))
+    with pytest.raises(BadInput, match=r"can't be written \(database or disk is full\): make room where TMPDIR is"):
+        read(path)
 
 
 # Segments.
