@@ -74,7 +74,7 @@ def warcio_record(writer: WARCWriter, row: PlannedRecord) -> Any:
     headers = {"WARC-Record-ID": f"<{row.name}>", "WARC-Date": row.date.strftime("%Y-%m-%dT%H:%M:%SZ")} | row.fields
     block = io.BytesIO(row.block)
     parsed = row.kind == "revisit" or (row.kind == "response" and row.block.startswith(b"HTTP/1.1 200"))
-    if parsed and "WARC-Segment-Number" not in row.fields:  # It writes the HTTP header anew.
+    if parsed and "WARC-Segment-Number" not in row.fields:  # It writes the HTTP header in its own form.
         told = {"warc_content_type": row.content_type, "warc_headers_dict": headers}
         return writer.create_warc_record(row.url, row.kind, payload=block, length=len(row.block), **told)
     pairs = [

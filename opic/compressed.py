@@ -11,7 +11,7 @@ from typing import Any, Final
 import zstandard
 
 STEP_BYTES: Final = 256  # Compressed bytes decoded at a time; with zstd they may expand to 8 MB.
-PIECE_BYTES: Final = 1 << 20  # Brotli has no such ratio, but can stop after so many bytes.
+PIECE_BYTES: Final = 1 << 20  # Of brotli, which has no such ratio, but can stop at a size.
 WINDOW_BYTES_MAX: Final = 1 << 24
 GZIP: Final = 16 + zlib.MAX_WBITS
 GZIP_MAGIC: Final = b"\x1f\x8b"

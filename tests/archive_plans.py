@@ -70,7 +70,7 @@ class ArchivePlan:
     """The records of an archive. `events` and `reasons` are what a replay should make of them."""
 
     def __init__(self, seed: int, captures: int = 12, *, kinds: Sequence[str] = IN_WARC, origin: str = "") -> None:
-        """Plan an archive of so many captures; where `origin` is given, all URLs are of that."""
+        """Plan an archive of that many captures; where `origin` is given, all URLs are of that."""
         self.records, self.events, self.reasons = list[PlannedRecord](), list[PlannedEvent](), Counter[str]()
         self._rng, self._alone, self._origin = random.Random(seed), kinds is not IN_WARC, origin
         self._seed, self._number = seed, 0

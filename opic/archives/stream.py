@@ -15,9 +15,9 @@ INPUT_BYTES: Final = 64 << 10  # Read from a file at a time.
 STEP_BYTES: Final = {"gzip": 4 << 10, "zstd": 256}  # Unpacked at a time; either becomes some MB at most.
 WINDOW_BYTES_MAX: Final = 128 << 20  # As much as the zstd program takes without being told.
 FREE_BYTES: Final = 32 << 20  # A member may unpack to this size,
-EXPANSION_MAX: Final = 200  # or to so many times its own.
-REREAD_BYTES: Final = 256 << 20  # Read again to find records behind damage: so many bytes,
-REREAD_SHARE: Final = 4  # and so many times the size of the file.
+EXPANSION_MAX: Final = 200  # or to this multiple of its own.
+REREAD_BYTES: Final = 256 << 20  # Bytes of a file that may be read again to find records behind damage,
+REREAD_SHARE: Final = 4  # and this multiple of its size.
 SKIPPABLE_MAGIC: Final = b"\x2a\x4d\x18"  # Of zstd, after a byte from 0x50 to 0x5f.
 DICTIONARY_MAGIC: Final = b"\x5d\x2a\x4d\x18"
 DICTIONARY_BYTES_MAX: Final = 16 << 20
@@ -148,7 +148,7 @@ class ArchiveStream(ABC):
         return b"".join(parts)
 
     def read(self, size: int) -> bytes:
-        """Return so many bytes, fewer at the end of the content.
+        """Return the next `size` bytes, fewer at the end of the content.
 
         Raises:
             StreamDamaged: the content breaks off.
@@ -162,7 +162,7 @@ class ArchiveStream(ABC):
         return b"".join(parts)
 
     def skip(self, size: int) -> int:
-        """Pass over so many bytes, fewer at the end of the content; return how many.
+        """Pass over `size` bytes, fewer at the end of the content; return how many.
 
         Raises:
             StreamDamaged: the content breaks off.
@@ -199,11 +199,11 @@ class PlainStream(ArchiveStream):
         self._file.seek(place.unpacked)
 
     def seek_member(self, after: int) -> bool:
-        """There is none."""
+        """Return that there is no member."""
         return False
 
     def skip(self, size: int) -> int:
-        """Pass over so many bytes, fewer at the end of the file; return how many."""
+        """Pass over `size` bytes, fewer at the end of the file; return how many."""
         begin = self.place.unpacked
         end = min(begin + size, self._size)
         self.seek(Place(0, end))
@@ -300,7 +300,7 @@ class PackedStream(ArchiveStream):
         return False
 
     def _has_input(self, size: int) -> bool:
-        """Return whether so many bytes of the file are there."""
+        """Return whether `size` more bytes of the file are there."""
         if len(self._input) - self._input_at < size:
             rest = self._input[self._input_at :]
             self._input_offset += self._input_at
