@@ -94,8 +94,9 @@ class Application:
             problem = Problem("ending", "the service shut down before the request was done: send it again")
             status = problem.status
             await self._send(problem.response(request_id), request, send)
-        except Exception:  # Last resort: the caller gets an answer, the log a traceback.
+        except Exception as error:  # Last resort: the caller gets an answer, the log a traceback.
             log.exception("request %s failed", request_id)
+            _drop_tracebacks(error)
             if not status:
                 response = internal().response(request_id)
                 status = response.status_code
@@ -126,6 +127,7 @@ class Application:
             if problem.kind == "internal":
                 log.error("request %s failed", scope["opic.id"], exc_info=error)
             response = problem.response(scope["opic.id"])
+            _drop_tracebacks(error)
         set_cache_headers(request, path, response)
         return response
 
@@ -161,6 +163,17 @@ class Application:
 
 async def _send(scope: Scope, receive: Receive, send: Send) -> None:
     await scope["opic.response"](scope, receive, send)
+
+
+def _drop_tracebacks(error: BaseException | None) -> None:
+    """Break the cycles from an error to the frames that it passed, some of which hold it, and others the body.
+
+    A future holds its exception, and the frame that awaits it often holds the future. Such a cycle stays in memory
+    until the garbage collector runs, which is rare.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def _wrong_method(taken: Mapping[str, object]) -> Problem:

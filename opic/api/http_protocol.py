@@ -9,6 +9,7 @@ a problem (RFC 9457), as everywhere else.
 import asyncio
 import logging
 import time
+import weakref
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
@@ -69,13 +70,14 @@ class _Corked:
     """
 
     def __init__(self, transport: asyncio.Transport, wire: "Wire") -> None:
-        self._transport, self._wire = transport, wire
+        self._transport, self._loop = transport, wire.loop
+        self._wire = weakref.proxy(wire)  # Which holds this transport.
         self._parts: list[bytes] = []
         self._closing = False
 
     def write(self, data: bytes) -> None:
         if not self._parts:
-            self._wire.loop.call_soon(self._uncork)
+            self._loop.call_soon(self._uncork)
         self._parts.append(data)
 
     def _uncork(self) -> None:
@@ -132,9 +134,12 @@ class Wire(HttpToolsProtocol):
         waiting[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Remove the connection from the idle ones."""
+        """Remove the connection from the idle ones, and drop what it holds of requests, which may hold it."""
         self._watch.waiting.pop(self, None)
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        self.pipeline.clear()
+        self.cycle = None  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
         """Parse received data."""

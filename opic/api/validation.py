@@ -54,7 +54,7 @@ def _errors(value: object, kind: Any, at: Place, strict: bool) -> Iterator[dict[
     try:
         msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as error:
-        why = error
+        said, cause = str(error), error.__cause__  # Not the error: its traceback would hold this frame.
     else:
         return
     plain, whole = _plain(kind), True
@@ -66,8 +66,7 @@ def _errors(value: object, kind: Any, at: Place, strict: bool) -> Iterator[dict[
         whole = False
         yield _error((*at, shown(name)[1:-1]), message)
     if whole:
-        cause = why.__cause__
-        yield _error((*at, cause.name) if isinstance(cause, FieldError) else at, _message(str(why), value, plain))
+        yield _error((*at, cause.name) if isinstance(cause, FieldError) else at, _message(said, value, plain))
 
 
 def _error(at: Place, message: str) -> dict[str, Any]:

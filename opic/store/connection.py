@@ -255,7 +255,7 @@ class Line:
                 except ELSEWHERE:
                     raise
                 except redis.ResponseError as error:
-                    found.append(error)
+                    found.append(error.with_traceback(None))  # Whose frames hold this list.
         return found
 
     def _read(self) -> Any:

@@ -71,7 +71,7 @@ class UrlFrontierCrawl:
                 values.append(encode_seeds(urls, depth, meta, not_before=not_before))
                 found += [None] * len(urls)
             except BadInput as error:
-                found += [error] * len(urls)
+                found += [error.with_traceback(None)] * len(urls)  # Whose frames hold this list.
         if values:
             self.backend.settle(self.backend.accept(values, "seeds"))
         return found

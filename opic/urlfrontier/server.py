@@ -139,20 +139,24 @@ def handlers(frontier: UrlFrontier) -> Any:
 
 
 def _translated(call: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return a call as gRPC makes it: errors become statuses."""
+    """Return a call as gRPC makes it: errors become statuses.
 
-    async def fail(error: Exception, context: Any) -> None:
+    The status is set: an abort is an exception that gRPC keeps, with the frames that it passed, and their message.
+    """
+
+    def fail(error: Exception, context: Any) -> None:
         if isinstance(error, CallRefused):
             status = error.status
         else:
             status = grpc.StatusCode.INVALID_ARGUMENT if isinstance(error, BadInput) else grpc.StatusCode.UNAVAILABLE
-        await context.abort(status, str(error))
+        context.set_code(status)
+        context.set_details(str(error))
 
     async def one(asked: Any, context: Any) -> Any:
         try:
             return await call(asked)
         except (OpicError, CallRefused) as error:
-            return await fail(error, context)
+            fail(error, context)
 
     async def many(asked: Any, context: Any) -> AsyncIterator[Any]:
         try:
@@ -160,7 +164,7 @@ def _translated(call: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
                 async for answer in answers:
                     yield answer
         except (OpicError, CallRefused) as error:
-            await fail(error, context)
+            fail(error, context)
 
     return many if isasyncgenfunction(call) else one
 
