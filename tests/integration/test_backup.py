@@ -144,7 +144,8 @@ def asked(backend: Backend, url: str) -> list[Any]:
     """What an endpoint says of all pages, of one, and of what is next."""
     found: list[Any] = [backend.query.top(50), backend.query.importance([url]), backend.query.history(url)]
     explained = {**(backend.explain(url, None, None) or {}), "as_of": None}
-    found += [backend.query.hosts(5), explained, backend.frontier.peek(20), backend.stats()]
+    counts = {name: value for name, value in backend.stats().items() if name != "warnings"}  # Which tell the time.
+    found += [backend.query.hosts(5), explained, backend.frontier.peek(20), counts]
     found.append([page["url"] for page in backend.frontier.next(3)["pages"]])
     return [*found, backend.frontier.census()]
 
