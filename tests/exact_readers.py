@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from opic.model.cash import Flag
-from opic.query.exact import Exact, ExactView
+from opic.query.exact import Exact
+from opic.query.exact_view import ExactView
 from opic.query.kept_links import KeptLinks
 from opic.query.page_flows import PageFlows
 from opic.query.queries import Query
@@ -65,5 +66,5 @@ def pagerank(sources: Int64s, targets: Int64s, pages: int) -> Floats:
 def error_by_place(crawl: Crawl, view: ExactView, expected: Mapping[str, float]) -> float:
     """The L1 distance of a view from PageRank, of pages by URL: quick, also for all pages of a large crawl."""
     places = crawl.ids_of(list(expected))
-    told = [view.share(place) for place in places if place is not None]
+    told = [view.share(place) or 0.0 for place in places if place is not None]
     return float(np.abs(np.array(told) - list(expected.values())).sum())

@@ -257,8 +257,7 @@ class Calls:
     def get_hosts(self, asked: queries.TopSites) -> Answer:
         """Return the most important hosts, descending. A host's importance is the sum of its pages' importance."""
         self._check_n(asked.n)
-        as_of = self._backend.query.as_of(asked.policy)
-        return {"hosts": self._backend.query.hosts(asked.n, asked.policy, asked.window), "as_of": as_of}
+        return self._backend.query.sites("host", asked.n, asked.policy, asked.window)
 
     def get_domains(self, asked: queries.TopSites) -> Answer:
         """Return the most important registered domains, descending.
@@ -266,8 +265,7 @@ class Calls:
         A domain's importance is the sum of the importance of the pages of all its hosts.
         """
         self._check_n(asked.n)
-        as_of = self._backend.query.as_of(asked.policy)
-        return {"domains": self._backend.query.domains(asked.n, asked.policy, asked.window), "as_of": as_of}
+        return self._backend.query.sites("domain", asked.n, asked.policy, asked.window)
 
     def get_inflow(self, asked: queries.DomainInflow) -> Answer:
         """Return the cash that pages of a registered domain or a host received from outside, and the importance there.

@@ -105,9 +105,14 @@ class Flow:
         return self._total
 
     @property
+    def reached(self) -> Float64s:
+        """The visits h + r, (n,); at a page that is gone, what links would bring it."""
+        return np.maximum(self.visits + self.residual, 0.0)  # Below 0 only by rounding.
+
+    @property
     def shares(self) -> Float64s:
         """The estimates x, (n,), 0 for pages that are gone."""
-        visits = np.maximum(self.visits + self.residual, 0.0)  # Below 0 only by rounding.
+        visits = self.reached
         visits[self.graph.gone_at] = 0.0
         total = float(visits.sum())
         return visits / total if total else visits

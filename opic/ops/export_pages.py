@@ -229,7 +229,7 @@ def _picture(query: Query, metas: MetaCopy) -> CrawlPicture | None:
         snapshot = Snapshot.of(query.crawl.as_of, query.crawl)
         if snapshot.heads != exact.heads:
             return None
-        view: View | None = exact.beside(snapshot)
+        view: View | None = exact
     else:
         query.crawl.follow()
         snapshot = Snapshot.of(query.crawl.as_of, query.crawl)

@@ -1,32 +1,30 @@
 """Exact importance: PageRank of the known graph as last crawled, kept up with the journal, with a bound on its error.
 
 It is there where links are kept (`opic.query.kept_links`). The flow (`opic.graph.flow`) is moved on until the bound
-wanted is met: in the question's own thread where that is quick, else in a thread beside, and questions are
-answered from what was settled last, which has a time and a bound of its own. Nothing here is authoritative: all of it
-can be computed again from the links.
+wanted is met: in the question's own thread where that is quick, else in a background thread, and questions are
+answered from what was settled last. An answer is that of one state, an `ExactView`; its bound holds for what happened
+since as well, as far as it is known (`opic.query.unsettled`). Nothing here is authoritative: all of it can be computed
+again from the links.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from opic.arrays import Float64s
 from opic.background import lower_priority
 from opic.errors import NotKept, StoreError, StoreUnavailable
-from opic.graph.flow import BOUND_MAX
-from opic.model.cash import Flag
+from opic.graph.flow import BOUND_MAX, Flow
+from opic.query.exact_view import ExactView
 from opic.query.fetch_order import REST, FetchOrder
-from opic.query.host_index import joined
+from opic.query.host_index import HostNames, joined
 from opic.query.kept_links import LinksRead
 from opic.query.page_flows import BOUND, LINKS_A_SETTLE, SAYS_SOMETHING, PageFlows, PageStates
-from opic.query.rankings import View, ranks_among
-from opic.query.snapshots import KNOWN_GONE, Snapshot
-from opic.replica.crawl import Place
+from opic.query.unsettled import Unsettled, teleport_by_state
+from opic.replica import Replica
 from opic.replica.effect import Head
 
 log = logging.getLogger("opic.query")
@@ -50,71 +48,6 @@ CHECK_SECONDS: Final = 600.0  # How often the residual is computed anew.
 SAVE_SECONDS: Final = 300.0  # How often the visits are saved, at most.
 END_SECONDS: Final = 2.0
 NOT_YET: Final = "the kept links are still being read: try again, or ask with policy=static"
-
-
-@dataclass(frozen=True, slots=True)
-class BoundedView(View):
-    """Estimates for a snapshot, and the bound on their error."""
-
-    bound: float
-
-
-class ExactView:
-    """The importance of all pages, as of one position of the journals. Immutable."""
-
-    def __init__(self, as_of: float, heads: list[Head], loads: list[int], shares: list[Float64s], bound: float) -> None:
-        """Keep the shares of pages by shard and id, -1 for pages that are gone, or not known."""
-        self.as_of, self.heads, self.loads, self.bound = as_of, heads, loads, bound
-        self._shares, self.pages = shares, list(map(len, shares))  # How many pages each shard had.
-        found = np.sort(joined(shares))
-        self.ascending: Float64s = found[np.searchsorted(found, 0.0) :]  # The shares of all pages that are there.
-        self._least = float(self.ascending[0]) if len(self.ascending) else 0.0
-
-    def renewed(self, as_of: float) -> "ExactView":
-        """Return the same view; nothing has changed until `as_of`."""
-        self.as_of = max(self.as_of, as_of)
-        return self
-
-    def share(self, place: Place) -> float:
-        """Return the importance of a page; that of the least page for one that became known later."""
-        part = self._shares[place[0]]
-        found = float(part[place[1]]) if place[1] < len(part) else -1.0
-        return found if found >= 0 else self._least
-
-    def ranks(self, shares: Sequence[float]) -> list[int]:
-        """Return 1 + the number of pages with a larger share, for each."""
-        return ranks_among(self.ascending, shares)
-
-    def certain(self, shares: Sequence[float]) -> list[bool]:
-        """Return whether the rank of each share is that in exact PageRank: no other is as near as the bound.
-
-        The errors of all pages sum to 0, and their sizes to the bound at most: those of two differ by no more.
-        """
-        found = []
-        for share in shares:
-            at = int(np.searchsorted(self.ascending, share, side="left"))
-            below = self.ascending[at - 1] if at else -BOUND_MAX
-            above = self.ascending[at + 1] if at + 1 < len(self.ascending) else BOUND_MAX
-            found.append(bool(share - below > self.bound and above - share > self.bound))
-        return found
-
-    def beside(self, snapshot: Snapshot) -> BoundedView:
-        """Return the estimates for the pages of a snapshot, by position."""
-        if snapshot.loads != self.loads:
-            raise StoreUnavailable(NOT_YET)
-        kept: tuple[ExactView, BoundedView] | None = snapshot.kept.get("exact")
-        if kept is not None and kept[0] is self:
-            return kept[1]
-        parts = []
-        for part, shares in zip(snapshot.parts, self._shares, strict=True):
-            column = np.full(len(part.state), self._least)
-            np.maximum(shares[: len(column)], self._least, out=column[: len(shares)])
-            column[(part.state & KNOWN_GONE) != Flag.KNOWN] = -1.0
-            parts.append(column)
-        scores = joined(parts)
-        found = BoundedView(np.maximum(scores, 0.0), scores, self.ascending, self.bound)
-        snapshot.kept["exact"] = self, found
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +76,7 @@ class Exact:
         self._trust_heads = list[Head]()  # The positions of the journals that trust was settled at.
         self._saved_at, self._saved_heads = time.monotonic(), list[Head]()
         self._kept, self._crawl = flows.kept, flows.kept.crawl
-        self._view: ExactView | None = None
+        self._unsettled = Unsettled(self._crawl, flows.damping)
         self._cpu = 0.0  # CPU seconds of the last settling; 0 after the first, which says nothing of later ones.
         self._credit, self._credit_at = CREDIT_SECONDS, time.monotonic()
         self._checked_at = time.monotonic()
@@ -156,7 +89,8 @@ class Exact:
         self._kept.release_listeners.append(self._forget)
 
     def _forget(self) -> None:
-        self._view = self._standing = None
+        self._unsettled.forget()
+        self._standing = None
         self._settled.clear()
 
     @property
@@ -200,7 +134,7 @@ class Exact:
             try:
                 if self.kept:
                     self._keep_up()
-                elif self._view is not None:
+                elif self._unsettled.moved is not None:
                     self._kept.release()  # The keeping was ended.
                 if time.monotonic() - self._saved_at > SAVE_SECONDS:
                     self._save()
@@ -214,39 +148,41 @@ class Exact:
     def _keep_up(self) -> None:
         """Settle both flows where something changed, after one reading of the links: neither misses a change."""
         order = self._order if self._order is not None and self._order.due() else None
-        changed = not self._is_current() or self._trust_heads != self._crawl.heads()
+        changed = self._is_stale() or self._trust_heads != self._crawl.heads()
         if order is None and not (changed and self._always):
             return
         with self._kept.lock:
-            _, read = self._settle(trust=True)
+            read = self._settle(trust=True)
             sort = order.taken(read) if order is not None else None
         if sort is not None:
             sort()
 
-    def _is_current(self) -> bool:
-        view = self._view
-        return view is not None and view.loads == self._crawl.loads and view.heads == self._crawl.heads()
+    def _is_stale(self, *, further: bool = False) -> bool:
+        """Whether settling would better the answer: PageRank has moved, or the bound may be met now, or `further`."""
+        moved, bound = self._unsettled.moved, FURTHER if further else self.bound
+        if moved is None or moved.share:
+            return True
+        return moved.view.bound > bound and (further or moved.view.heads != self._crawl.heads())
+
+    def _says_something(self) -> bool:
+        moved = self._unsettled.moved
+        return moved is not None and moved.view.bound < SAYS_SOMETHING
 
     def usable(self) -> bool:
-        """Whether the default policy can be this one: links are kept, and the bound says something."""
+        """Whether the default policy can be this one: links are kept, and the bound as settled says something."""
         if not self.kept:
             return False
-        view = self._view
         try:
-            if view is None or view.bound >= SAYS_SOMETHING or view.loads != self._crawl.loads:
-                view = self.view()
+            if not self._says_something():
+                self.view()
         except (NotKept, StoreUnavailable):
             return False
-        return view.bound < SAYS_SOMETHING
+        return self._says_something()
 
-    def young(self) -> ExactView | None:
+    def at_hand(self) -> ExactView | None:
         """Return what was settled a moment ago, without asking the store; None if that is old, or says nothing."""
-        view = self._view
-        if view is None or self._thread is None or view.loads != self._crawl.loads or view.bound >= SAYS_SOMETHING:
-            return None
-        if view.heads == self._crawl.heads():
-            return view.renewed(self._crawl.as_of)
-        return view if time.time() - view.as_of <= AGE_SECONDS_MAX else None
+        view = self._unsettled.told() if self._thread is not None and self._says_something() else None
+        return view if view is not None and time.time() - view.as_of <= AGE_SECONDS_MAX else None
 
     def view(self, *, further: bool = False, since: float | None = None) -> ExactView:
         """Return the importance as it is now, or as it was a moment ago where settling takes long.
@@ -261,16 +197,22 @@ class Exact:
         """
         self._crawl.follow(self._crawl.recent() if since is None else since)
         self._kept.check()
-        as_of, view = self._crawl.as_of, self._view
-        if view is not None and self._is_current() and not (further and view.bound > FURTHER):
-            return view.renewed(as_of)
+        view = self._unsettled.told()
+        if view is not None and not self._is_stale(further=further):
+            return view
         if self._thread is not None:
             if view is None and not self._settled.wait(FIRST_SECONDS):
                 raise StoreUnavailable(NOT_YET)
-            view = self._view
-            if view is not None and view.loads == self._crawl.loads:
+            if (view := self._unsettled.told()) is not None:
                 return self._view_beside(view, further=further)
-        return self._settle(further=further)[0]
+        self._settle(further=further)
+        return self._now()
+
+    def _now(self) -> ExactView:
+        view = self._unsettled.told()
+        if view is None:  # A replica was reloaded since it was settled.
+            raise StoreUnavailable(NOT_YET)
+        return view
 
     def _view_beside(self, view: ExactView, *, further: bool) -> ExactView:
         """As `view`, where a thread settles as well: wait for it rather than do the same, and not for long."""
@@ -278,14 +220,14 @@ class Exact:
         may = self._may_settle()
         waits = WAIT_SECONDS if old or not self._crawl.is_large else 0
         if not (may or old) or not self._kept.lock.acquire(timeout=waits):
-            return self._view or view
+            return self._unsettled.told() or view
         try:
-            if may and not self._is_current():
+            if may and self._is_stale():
                 self._settle(further=further)
                 self._credit -= self._cpu
         finally:
             self._kept.lock.release()
-        return self._view or view
+        return self._unsettled.told() or view
 
     def _may_settle(self) -> bool:
         """Whether a question settles what is new itself: not where that is slow, or was done too often lately."""
@@ -299,17 +241,16 @@ class Exact:
         """Return the importance as it is now, however long settling takes; else as `view`."""
         self._crawl.follow()
         self._kept.check()
-        view = self._view
-        if view is not None and self._is_current():
-            return view.renewed(self._crawl.as_of)
-        return self._settle()[0]
+        if self._is_stale():
+            self._settle()
+        return self._now()
 
-    def _settle(self, *, further: bool = False, trust: bool = False) -> tuple[ExactView, LinksRead[PageStates]]:
+    def _settle(self, *, further: bool = False, trust: bool = False) -> LinksRead[PageStates]:
         """Settle importance; with `trust` also the flow from trusted pages or seeds: coverage, what to fetch."""
         with self._kept.lock:
             began, cpu = time.monotonic(), time.thread_time()
             follow_trust = trust or self._thread is not None  # A flow that misses a change goes through all links.
-            read = self._kept.catch_up(self._kept.check, PageStates.with_seeds if follow_trust else PageStates.of)
+            read = self._kept.catch_up(self._kept.check, self._with_seeds if follow_trust else self._states)
             self.flows.follow(read)
             flow = self.flows.by_importance(read)
             self._generation = self._kept.generation
@@ -319,9 +260,8 @@ class Exact:
             if time.monotonic() - self._checked_at > CHECK_SECONDS:
                 flow.check()
                 self._checked_at = time.monotonic()
-            shares = np.where(flow.teleport > 0, flow.shares, -1.0)
-            parts = self._kept.numbers.gathered(shares, [len(taken.state) for taken in read.taken])
-            view = self._view = ExactView(read.as_of, read.heads, self._kept.loads, parts, flow.bound)
+            view = self._view_of(read, flow)
+            self._unsettled.settled(view, [taken.extra for taken in read.taken])
             self._cpu = 0.0 if self._standing is None else time.thread_time() - cpu
             self._standing = ExactStanding(view.bound, flow.waiting, time.monotonic() - began, 0.0, flow.drift)
             self._settled.set()
@@ -330,31 +270,55 @@ class Exact:
                 if trusted.teleport.any():
                     trusted.settle(AIM * self.bound, LINKS_A_SETTLE)
                 self._trust_heads = read.heads
-        return view, read
+        return read
+
+    def _states(self, replica: Replica) -> PageStates:
+        self._unsettled.begin(replica.shard)
+        return PageStates.of(replica)
+
+    def _with_seeds(self, replica: Replica) -> PageStates:
+        self._unsettled.begin(replica.shard)
+        return PageStates.with_seeds(replica)
+
+    def _view_of(self, read: LinksRead[PageStates], flow: Flow) -> ExactView:
+        """Return what the flow says at the position that the links are at."""
+        pages, visits = [len(taken.state) for taken in read.taken], flow.reached
+        here = visits[flow.teleport > 0]
+        total = float(here.sum())
+        shares, unmoved = visits / (total or 1.0), (flow.residual / (total or 1.0)).astype(np.float32)
+        heaviest = max(float(teleport_by_state(taken.extra).max()) for taken in read.taken)
+        coming = heaviest * self._kept.pages_coming  # Their weight, once their shards know them.
+        return ExactView(
+            as_of=read.as_of,
+            crawl=self._crawl,
+            loads=self._kept.loads,
+            heads=read.heads,
+            starts=np.cumsum([0, *pages]),
+            state=joined([taken.state for taken in read.taken]),
+            hosts=HostNames(self._crawl.replicas, [taken.hosts for taken in read.taken]),
+            host_columns=[taken.host for taken in read.taken],
+            bound=min(flow.bound + 2 * coming / total, BOUND_MAX) if total else flow.bound,
+            shares=joined(self._kept.numbers.gathered(shares, pages)),
+            unmoved=joined(self._kept.numbers.gathered(unmoved, pages)),
+            ascending=np.sort(here) / (total or 1.0),
+            visits=total,
+        )
 
     def _save(self) -> None:
         """Save the visits as last settled, unless they are saved already."""
         with self._kept.lock:
-            view = self._view
+            moved = self._unsettled.moved
             self._saved_at = time.monotonic()
-            if view is None or view.heads == self._saved_heads:
+            if moved is None or moved.view.heads == self._saved_heads:
                 return
-            if self._generation == self._kept.generation and view.loads == self._crawl.loads:  # Else ids are others.
-                self.flows.save(view.pages, view.heads)
-                self._saved_heads = view.heads
-
-    def parts_of(self, place: Place) -> dict[str, float]:
-        """Return the visits counted at a page, those not moved on yet, and the sum over all pages."""
-        with self._kept.lock:
-            flow, number = self.flows.importance, self._kept.numbers.one(*place)
-            if number >= len(flow.visits):
-                return {"h": 0.0, "r": 0.0, "of": flow.total}
-            return {"h": float(flow.visits[number]), "r": float(flow.residual[number]), "of": flow.total}
+            if self._generation == self._kept.generation:  # Else ids are others.
+                self.flows.save(np.diff(moved.view.starts).tolist(), moved.view.heads)
+                self._saved_heads = moved.view.heads
 
     @property
     def standing(self) -> ExactStanding | None:
         """How the flow stands; None before the first settling. Makes no call to the store."""
-        view, standing = self._view, self._standing
+        view, standing = self._unsettled.told(), self._standing
         if view is None or standing is None:
             return None
         return replace(standing, age_seconds=max(time.time() - view.as_of, 0.0))

@@ -5,6 +5,7 @@ from opic.model.books import Books
 from opic.model.cash import CLASS_BITS, MILLION, Flag
 from opic.model.classes import OTHERS
 from opic.model.page_notes import depth_of, unpack_meta
+from opic.query.exact_view import ExactView
 from opic.query.page_entries import EXACT, measures_of, times_of, use_exact, use_window
 from opic.query.queries import Query
 from opic.query.rankings import Ranking, WindowView
@@ -17,8 +18,8 @@ def explain(
 ) -> dict[str, object] | None:
     """Explain why a page has its score.
 
-    The page's own values are current. Its rank and the values of a window policy are as of a snapshot; the numbers in
-    the formula are then those of the snapshot.
+    The page's own values are current. Its rank and the values of a window policy are as of a snapshot, and its exact
+    importance, its rank by that and whether it is gone as of one state of the crawl; so are the numbers in the formula.
 
     Args:
         url: the URL, in any form.
@@ -69,7 +70,7 @@ def _explained(
     if policy == EXACT:
         exact = query.exact_view()
         use_exact({place: entry}, exact, query.crawl.loads)
-        estimate = _exact(query, place)
+        estimate = _exact(exact, place)
         times.append(exact.as_of)
     if span is not None:
         snapshot, view = query.snapshots.view(policy, span)
@@ -77,16 +78,15 @@ def _explained(
         use_window({place: entry}, snapshot, view)
         estimate = _of_window(query, policy, snapshot, view, place)
         times.append(snapshot.as_of)
-    gone = "gone" in entry
-    parts = _parts(query, rows, place, gone=gone)
-    return {"as_of": min(times), **entry, **parts, "estimate": None if gone else estimate}
+    parts = _parts(query, rows, place)
+    return {"as_of": min(times), **entry, **parts, "estimate": None if "gone" in entry else estimate}
 
 
-def _parts(query: Query, rows: Rows, place: Place, *, gone: bool) -> dict[str, object]:
+def _parts(query: Query, rows: Rows, place: Place) -> dict[str, object]:
     """Return what is explained in the same way under every policy: cash, history, class and state."""
     rules, own = query.crawl.rules, rows.books[place[0]]
     state, cash, spent = int(rows.state[0]), int(rows.cash[0]), int(rows.spent[0])
-    slot = state & CLASS_BITS
+    slot, gone = state & CLASS_BITS, bool(state & Flag.GONE)
     credit = 0 if gone else own.credit_of(slot)
     parts = {"deposits": cash - credit, "credit": credit}
     if not rules.continuous:
@@ -111,12 +111,10 @@ def _static(query: Query, rows: Rows, ranking: Ranking) -> dict[str, object]:
     return {"rule": "static", "formula": "H + C", "numbers": numbers, "value": max(spent + cash, 0), "of": of}
 
 
-def _exact(query: Query, place: Place) -> dict[str, object]:
-    assert query.exact is not None
-    numbers = query.exact.parts_of(place)
-    of = numbers.pop("of")
-    value = max(numbers["h"] + numbers["r"], 0.0)
-    return {"rule": EXACT, "formula": "h + r", "numbers": numbers, "value": value, "of": of}
+def _exact(exact: ExactView, place: Place) -> dict[str, object]:
+    moved, unmoved = exact.visits_of(place)
+    numbers = {"h": moved, "r": unmoved}
+    return {"rule": EXACT, "formula": "h + r", "numbers": numbers, "value": moved + unmoved, "of": exact.visits}
 
 
 def _of_window(

@@ -20,7 +20,8 @@ from opic.errors import BadInput, NotKept
 from opic.graph.flow import BOUND_MAX
 from opic.model.books import Books
 from opic.model.cash import CLASS_BITS, MILLION, Flag
-from opic.model.series import Window
+from opic.query.crawl_pages import CrawlPages
+from opic.query.exact_view import ExactView
 from opic.query.kept_links import NOT_KEPT
 from opic.query.page_entries import EXACT
 from opic.query.page_flows import PageFlows
@@ -174,33 +175,34 @@ def inflow_error_bound(books: Books, importance_bound: float, minted: int, q: in
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The pages of an answer: a part of those of an area, in a snapshot."""
+    """The pages of an answer: a part of those of an area, in one state of the crawl."""
 
-    snapshot: Snapshot
+    shown: Snapshot | ExactView
     inside: Bools  # (n,) which pages are of the area.
     positions: Int64s  # Of the pages of the answer.
     more: bool  # Whether the area has pages after them.
     missing: list[str] | None  # Of a list: what is gone or was never seen.
 
     @classmethod
-    def of(cls, query: Query, snapshot: Snapshot, wanted: _Wanted) -> "_Part":
+    def of(cls, query: Query, shown: Snapshot | ExactView, wanted: _Wanted) -> "_Part":
         """Find the pages."""
-        area, live = wanted.area, snapshot.scores >= 0
-        listed = _positions(query, snapshot, area.urls)
-        inside = _inside(snapshot, area, listed)
+        area = wanted.area
+        listed = _positions(query, shown, area.urls)
+        inside = _inside(shown, area, listed)
         if area.kind == "list":
-            found = np.append(live, False)[listed]
-            return cls(snapshot, inside, listed[found], False, [area.urls[i] for i in np.flatnonzero(~found)])
-        at, first = np.flatnonzero(inside & live), 0
+            found = np.append(shown.live, False)[listed]
+            return cls(shown, inside, listed[found], False, [area.urls[i] for i in np.flatnonzero(~found)])
+        at, first = np.flatnonzero(inside & shown.live), 0
         if wanted.after is not None:
-            first = int(np.searchsorted(at, _position(query, snapshot, inside, wanted.after), side="right"))
+            first = int(np.searchsorted(at, _position(query, shown, inside, wanted.after), side="right"))
         end = first + wanted.n
-        return cls(snapshot, inside, at[first:end], end < len(at), None)
+        return cls(shown, inside, at[first:end], end < len(at), None)
 
     def answer(
         self,
         columns: Mapping[str, Sequence[float]],
         share: Callable[[Bools], float],
+        dangling: Bools,
         policy: str,
         error_bound: float | None,
     ) -> dict[str, object]:
@@ -215,17 +217,18 @@ class _Part:
         Args:
             columns: what is told of each page, by name.
             share: returns the importance of the pages in a mask.
+            dangling: (n,) which pages had no links when they were last read.
             policy: of the importance.
             error_bound: None if it says nothing.
         """
-        snapshot, places = self.snapshot, self.snapshot.places(self.positions)
-        found = snapshot.crawl.urls_of(places)
+        shown, places = self.shown, self.shown.places(self.positions)
+        found = shown.crawl.urls_of(places)
         urls = [found[place] for place in places]
-        outside, opened = (snapshot.scores >= 0) & ~self.inside, (snapshot.state & Flag.OPEN) != 0
+        outside, opened = shown.live & ~self.inside, (shown.state & Flag.OPEN) != 0
         masses = {
             "outside_mass": outside,
             "unread_mass": outside & ~opened,
-            "dangling_mass": outside & opened & snapshot.dangling,
+            "dangling_mass": outside & opened & dangling,
         }
         names = ("url", *columns)
         return {
@@ -233,60 +236,75 @@ class _Part:
             **({"next": urls[-1]} if self.more else {}),
             **({} if self.missing is None else {"missing": self.missing}),
             **{name: min(share(mask), 1.0) for name, mask in masses.items()},
-            "known_pages": snapshot.books.live,
+            "known_pages": int(shown.live.sum()),
             "policy": policy,
             **({} if error_bound is None else {"error_bound": error_bound}),
-            "as_of": snapshot.as_of,
+            "as_of": shown.as_of,
         }
 
 
 def _from_links(query: Query, wanted: _Wanted) -> dict[str, object]:
-    """Return a part of the in-flow as kept links say it."""
-    policy, span = query.policy_of(wanted.policy, wanted.window)
-    snapshot = query.snapshots.fresh() if span is None else query.snapshots.view(policy, span)[0]
-    part = _Part.of(query, snapshot, wanted)
-    shares, bound, came = _shares_and_inflow(query, snapshot, part.inside, policy, span)
-    error = None if bound is None or bound >= BOUND_MAX else (1 - query.crawl.rules.q / MILLION) * bound
-    columns = {"inflow": came[part.positions].tolist()}
-    return part.answer(columns, lambda mask: float(shares[mask].sum()), policy, error)
-
-
-def _shares_and_inflow(
-    query: Query, snapshot: Snapshot, inside: Bools, policy: str, span: Window | None
-) -> tuple[Float64s, float | None, Float64s]:
-    """Return by position the importance of pages, with its error bound, and what comes to those `inside` from outside.
+    """Return a part of the in-flow as kept links say it.
 
     A page that was read sends d times its importance along its links, in equal shares. One pass over all links. Settles
-    first, if need be: links and importance are of the same moment, no earlier than the snapshot.
+    first, if need be. Exact importance and the links are of one state; importance by cash may be of another moment than
+    the links, and then has no bound here.
 
     Raises:
-        Outdated: a replica was loaded anew since the snapshot.
+        Outdated: a replica was loaded anew meanwhile.
         NotKept: no links are kept.
     """
     exact = query.exact
     if exact is None:
         raise NotKept(NOT_KEPT)
-    with exact.flows.kept.lock:
+    policy, span = query.policy_of(wanted.policy, wanted.window)
+    flows = exact.flows
+    with flows.kept.lock:  # Until the end, for the links may not change.
         settled = exact.settled()
-        if settled.loads != snapshot.loads:
+        view: View | None = settled
+        shown: Snapshot | ExactView = settled
+        if policy != EXACT:
+            shown, view = query.snapshots.fresh(), None
+        if span is not None:
+            shown, view = query.snapshots.view(policy, span)
+        if settled.loads != shown.loads:
             raise Outdated
-        view: View | None = None if span is None else snapshot.view(policy, span)
-        if policy == EXACT:
-            view = settled.beside(snapshot)
-        shares = snapshot.shares(view)
-        return shares, query.bound_of(snapshot, view), _received(exact.flows, snapshot, inside, shares)
+        part, numbers = _Part.of(query, shown, wanted), _numbers_of(flows, shown)
+        shares = shown.estimates if isinstance(shown, ExactView) else shown.shares(view)
+        came, dangling = _received(flows, numbers, part.inside, shares), _without_links(flows, numbers)
+    bound = query.bound_of(shown, view) if shown.heads == settled.heads else None
+    error = None if bound is None or bound >= BOUND_MAX else flows.damping * bound
+    columns = {"inflow": came[part.positions].tolist()}
+    return part.answer(columns, lambda mask: float(shares[mask].sum()), dangling, policy, error)
 
 
-def _received(flows: PageFlows, snapshot: Snapshot, inside: Bools, shares: Float64s) -> Float64s:
-    graph, numbers = flows.graph, flows.kept.numbers
-    at = np.concatenate([numbers.of_first(shard, len(part.state)) for shard, part in enumerate(snapshot.parts)])
-    there = at < len(graph)
-    weights = np.zeros(len(graph))
-    weights[at[there]] = np.where(inside, 0.0, shares)[there]
+def _numbers_of(flows: PageFlows, shown: CrawlPages) -> Int64s:
+    """Return the number of each page by position, that of no page for those newer than the links."""
+    counts = np.diff(shown.starts).tolist()
+    found = np.concatenate([flows.kept.numbers.of_first(shard, count) for shard, count in enumerate(counts)])
+    numbers: Int64s = np.minimum(found, len(flows.graph))
+    return numbers
+
+
+def _received(flows: PageFlows, numbers: Int64s, inside: Bools, shares: Float64s) -> Float64s:
+    """Return by position what comes to the pages from those that are not `inside`."""
+    graph = flows.graph
+    weights = np.zeros(len(graph) + 1)
+    weights[numbers] = np.where(inside, 0.0, shares)
+    weights = weights[:-1]
     weights[~graph.moves] = 0.0
     came = graph.matrix.spread(flows.damping * weights / np.maximum(graph.live, 1))
     came[graph.gone_at] = 0.0
-    found: Float64s = np.append(came, 0.0)[np.minimum(at, len(graph))]
+    found: Float64s = np.append(came, 0.0)[numbers]
+    return found
+
+
+def _without_links(flows: PageFlows, numbers: Int64s) -> Bools:
+    """Return by position which pages had no links when they were last read."""
+    graph, pool = flows.graph, flows.kept.pool
+    without = graph.moves & (pool.counts(len(graph)) == 0)
+    without[[page for page in pool.unknown if page < len(graph)]] = False
+    found: Bools = np.append(without, False)[numbers]
     return found
 
 
@@ -306,7 +324,11 @@ def _counted(query: Query, wanted: _Wanted) -> dict[str, object]:
     if error is not None and error >= 2 * (1 - rules.q / MILLION):
         error = None
     mass = snapshot.total
-    return part.answer(columns, lambda mask: int(snapshot.scores[mask].sum()) / mass, "static", error)
+
+    def share(mask: Bools) -> float:
+        return int(snapshot.scores[mask].sum()) / mass
+
+    return part.answer(columns, share, snapshot.dangling, "static", error)
 
 
 def _bounds_of_host(query: Query, host: str, places: Sequence[Place], rows: Rows) -> dict[str, list[int]]:
@@ -370,38 +392,38 @@ def host_bounds(inflow: Int64s, received: Int64s | None, sent: SiblingsSent, q: 
     return least, np.maximum(inflow + siblings, least)
 
 
-def _positions(query: Query, snapshot: Snapshot, urls: Sequence[str]) -> Int64s:
-    """Return the positions of pages in a snapshot, its length for those that it lacks."""
+def _positions(query: Query, shown: CrawlPages, urls: Sequence[str]) -> Int64s:
+    """Return the positions of pages in a state, its length for those that it lacks."""
     places = query.crawl.ids_of(urls) if urls else []
     known = np.array([place or (0, 0) for place in places], np.int64).reshape(-1, 2)
     there = np.array([place is not None for place in places], np.bool_)
-    return np.where(there, snapshot.positions(known[:, 0], known[:, 1]), len(snapshot))
+    return np.where(there, shown.positions(known[:, 0], known[:, 1]), len(shown))
 
 
-def _inside(snapshot: Snapshot, area: Area, listed: Int64s) -> Bools:
+def _inside(shown: CrawlPages, area: Area, listed: Int64s) -> Bools:
     """Return a mask of the pages of an area; `listed`: where those of a list are."""
     if area.kind == "list":
-        inside = np.zeros(len(snapshot), np.bool_)
-        inside[listed[listed < len(snapshot)]] = True
+        inside = np.zeros(len(shown), np.bool_)
+        inside[listed[listed < len(shown)]] = True
         return inside
-    host = snapshot.host  # Read before the names, so that there is a name for each of these numbers.
+    host = shown.host  # Read before the names, so that there is a name for each of these numbers.
     if area.kind != "domain":
-        number = snapshot.hosts.number(area.name if area.kind == "host" else host_of(area.name))
+        number = shown.hosts.number(area.name if area.kind == "host" else host_of(area.name))
         mask: Bools = host == (-1 if number is None else number)
         if area.kind == "prefix":
             at = np.flatnonzero(mask)
-            places = snapshot.places(at)
-            urls = snapshot.crawl.urls_of(places)
+            places = shown.places(at)
+            urls = shown.crawl.urls_of(places)
             mask[at] = [urls[place].startswith(area.name) for place in places]
         return mask
-    of_domain = [n for n in snapshot.hosts.below(area.name) if registered_domain(snapshot.hosts[n]) == area.name]
+    of_domain = [n for n in shown.hosts.below(area.name) if registered_domain(shown.hosts[n]) == area.name]
     return np.isin(host, np.array(of_domain, np.int32))
 
 
-def _position(query: Query, snapshot: Snapshot, inside: Bools, url: str) -> int:
+def _position(query: Query, shown: CrawlPages, inside: Bools, url: str) -> int:
     (place,) = query.crawl.ids_of([query.canonical(url)])
     if place is not None:
-        at = int(snapshot.positions(np.array([place[0]]), np.array([place[1]]))[0])
-        if at < len(snapshot) and inside[at]:
+        at = int(shown.positions(np.array([place[0]]), np.array([place[1]]))[0])
+        if at < len(shown) and inside[at]:
             return at
     raise BadInput("after is not a page of this domain: send the `next` of the answer before")

@@ -6,7 +6,7 @@ import numpy as np
 
 from opic.model.cash import CLASS_BITS, MILLION, Flag
 from opic.model.classes import OTHERS
-from opic.query.exact import ExactView
+from opic.query.exact_view import ExactView
 from opic.query.rankings import Ranking, View, percentile
 from opic.query.snapshots import Snapshot
 from opic.replica.crawl import Outdated, Place, Rows
@@ -65,14 +65,29 @@ def entries_of(
 
 
 def use_exact(entries: Mapping[Place, dict[str, object]], view: ExactView, loads: list[int]) -> None:
-    """Replace static estimates by exact ones, and the bound by theirs; `loads` are those of the replicas."""
+    """Replace static estimates by exact ones: importance, rank, and whether a page is gone are all those of the view.
+
+    Args:
+        entries: by the place of their page; changed.
+        view: the exact importance.
+        loads: the load counts of the replicas that the places are of.
+
+    Raises:
+        Outdated: those of the view are others.
+    """
     if view.loads != loads:
         raise Outdated
-    for entry in entries.values():
-        entry |= {"policy": EXACT, "error_bound": view.bound}
-    live = {place: entry for place, entry in entries.items() if "gone" not in entry}
-    shares = [view.share(place) for place in live]
-    for entry, share, rank in zip(live.values(), shares, view.ranks(shares), strict=True):
+    here: list[tuple[dict[str, object], float]] = []
+    for place, entry in entries.items():
+        for name in ("gone", "rank", "percentile"):
+            entry.pop(name, None)
+        entry |= {"policy": EXACT, "error_bound": view.bound, "importance": 0.0}
+        if (share := view.share(place)) is None:
+            entry["gone"] = True
+        else:
+            here.append((entry, share))
+    ranks = view.ranks([share for _, share in here])
+    for (entry, share), rank in zip(here, ranks, strict=True):
         entry |= {"importance": share, "rank": rank, "percentile": percentile(rank, len(view.ascending))}
 
 

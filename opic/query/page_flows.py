@@ -11,15 +11,18 @@ from typing import Final
 
 import numpy as np
 
-from opic.arrays import Float64s, Int64s, Uint8s
+from opic.arrays import Float64s, Int64s, Uint8s, Uint32s
 from opic.graph.flow import BOUND_MAX, Flow
 from opic.graph.known_graph import KnownGraph
-from opic.model.cash import CLASS_BITS, MILLION, Flag
+from opic.model.cash import MILLION, Flag
 from opic.model.page_notes import NEAREST
+from opic.query.host_index import frozen
 from opic.query.kept_links import KeptLinks, LinksRead
 from opic.query.saved_visits import SavedVisits
+from opic.query.unsettled import teleport_by_state
 from opic.replica import Replica
 from opic.replica.effect import Head
+from opic.replica.hosts import HostTable
 
 log = logging.getLogger("opic.query")
 
@@ -35,12 +38,15 @@ class PageStates:
     state: Uint8s
     trust: dict[int, float]
     extra: Sequence[int]  # By class: by how many millionths its weight is above 1.
+    host: Uint32s  # The number of each page's host,
+    hosts: HostTable  # in this table.
     seeds: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))  # Pages of depth 0, if they were asked for.
 
     @classmethod
     def of(cls, replica: Replica) -> "PageStates":
         """Copy it. The caller holds the replica's lock."""
-        return cls(replica.state.copy(), replica.trust or {}, replica.books.extra)
+        hosts = frozen(replica.host), replica.hosts
+        return cls(frozen(replica.state.copy()), replica.trust or {}, replica.books.extra, *hosts)
 
     @classmethod
     def with_seeds(cls, replica: Replica) -> "PageStates":
@@ -49,11 +55,7 @@ class PageStates:
 
     def weights(self) -> Float64s:
         """Return the teleport weight of each page: that of its class; 0 for pages that are gone, or not known."""
-        of_class = 1 + np.array(self.extra, np.float64) / MILLION
-        states = np.arange(1 << 8)
-        live = (states & (Flag.KNOWN | Flag.GONE)) == Flag.KNOWN
-        slots = np.minimum(states & CLASS_BITS, len(of_class) - 1)  # No page is in a class that does not exist.
-        return np.where(live, of_class[slots], 0.0)[self.state]
+        return teleport_by_state(self.extra)[self.state]
 
 
 class PageFlows:

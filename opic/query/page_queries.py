@@ -15,8 +15,8 @@ from opic.model import windows
 from opic.model.books import Books
 from opic.model.crawl_books import grants_due_of, same_weights
 from opic.model.series import Window
-from opic.query.exact import Exact, ExactView
-from opic.query.exact_pages import LatestExactPages
+from opic.query.exact import Exact
+from opic.query.exact_view import ExactView
 from opic.query.kept_links import NOT_KEPT
 from opic.query.page_entries import EXACT, entries_of, measures_of, times_of, use_exact, use_window
 from opic.query.rankings import Ranking
@@ -113,7 +113,6 @@ class PageQuery:
             policy if policy not in (None, EXACT) else "interpolation" if crawl.rules.continuous else "static"
         )
         self.window_rounds, self.exact = window_rounds, exact
-        self.exact_pages = LatestExactPages(snapshots, lambda further: self.exact_view(further=further))
         try:
             windows.check_measures(self.by_cash, crawl.rules.measures_max)
         except BadInput as error:
@@ -163,10 +162,11 @@ class PageQuery:
     ) -> list[dict[str, object] | None]:
         """Estimate the importance of pages.
 
-        Exact policy: PageRank of the known graph as last crawled, within the "error_bound". Static policy: (H + C) /
-        sum of H + C over live pages, computed in integers and rounded once, from the current state; the rank is from a
-        snapshot, up to a second older on a large busy store. Window policies: as defined in `opic.model.windows`, from
-        a snapshot, since each page's share depends on all pages' measures. Cash and reads are current under every
+        Exact policy: PageRank of the known graph as last crawled, within the "error_bound". Importance, rank and
+        whether a page is gone are those of one state; a page newer than that has importance 0. Static policy: (H + C)
+        / sum of H + C over live pages, computed in integers and rounded once, from the current state; the rank is from
+        a snapshot, up to a second older on a large busy store. Window policies: as defined in `opic.model.windows`,
+        from a snapshot, since each page's share depends on all pages' measures. Cash and reads are current under every
         policy.
 
         Args:
@@ -217,7 +217,7 @@ class PageQuery:
         An answer is one that `importances` might give. It takes some .2 ms, and 20 us a page.
         """
         taken: list[_Taken | BadInput | None] = []
-        view = self.exact.young() if self.exact is not None else None
+        view = self.exact.at_hand() if self.exact is not None else None
         for ask in asks:
             policy = ask.policy or self._policy
             if policy is None:

@@ -1,16 +1,16 @@
 """Queries about a whole crawl: top pages, hosts and domains, statistics and audit; those about named pages beside.
 
-Anything that needs all pages (the top, a rank) is computed from a snapshot: exact on a small or idle store, at most a
-second old on a large busy one.
+Anything that needs all pages (the top, a rank) is computed from one state of all of them: an `ExactView`, or else a
+snapshot. It is current on a small or idle store, and at most a second old on a large busy one.
 """
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from opic.errors import BadInput
 from opic.model.books import Books, BooksAudit
 from opic.model.cash import ROUND_BITS
 from opic.model.series import Window
-from opic.query.exact import BoundedView
+from opic.query.exact_view import ExactView
 from opic.query.host_index import Sites
 from opic.query.page_entries import EXACT
 from opic.query.page_queries import PageQuery
@@ -24,13 +24,6 @@ TOPS_KEPT_MAX: Final = 32  # Number of cached top answers of a snapshot, of at m
 
 class Query(PageQuery):
     """Answers queries about a crawl."""
-
-    def as_of(self, policy: str | None = None) -> float:
-        """Return a time (Unix seconds): answers by a policy from now on show a state that is no older."""
-        policy = self.policy if policy is None else policy
-        if policy == EXACT:
-            return self.exact_pages.latest().as_of
-        return (self.snapshots.fresh() if policy == "static" else self.snapshots.picked()).as_of
 
     def top(
         self, n: int = 100, domain: str | None = None, policy: str | None = None, window: float | str | None = None
@@ -49,8 +42,8 @@ class Query(PageQuery):
     ) -> dict[str, Any]:
         """Return the most important live pages, descending; ties by shard, then by order of first sight.
 
-        Importance, rank and cash are from one snapshot. The number of reads is from the time of the first such query on
-        this snapshot; the same query on the same snapshot returns the same cached answer.
+        Importance, rank and, by cash, the cash are from one state of the crawl. The number of reads is from the time of
+        the first such query on this state; the same query on the same state returns the same cached pages.
 
         Args:
             n: maximum number of pages.
@@ -71,30 +64,32 @@ class Query(PageQuery):
 
     def _top(self, n: int, within: str | None, after: str | None, policy: str, span: Window | None) -> dict[str, Any]:
         def ask() -> dict[str, Any]:
-            exact = self.exact_pages.latest(further=True) if policy == EXACT else None
-            snapshot, view = (exact.snapshot, exact.view) if exact else self._shown(policy, span)
-            tops: dict[object, tuple[View | None, dict[str, Any]]] = snapshot.kept.setdefault("tops", {})
-            of, answer = tops.get(key := (n, within, after, policy, span), (None, {}))
-            if not answer or of is not view:  # Exact importance may be settled further on the same snapshot.
-                measured = self._measured(policy, span, snapshot, view)
-                answer = best_pages(snapshot, view, n, within, after)
-                answer["pages"] = [{**page, **measured} for page in answer["pages"]]
-                if exact:
-                    certain = exact.exact.certain([page["importance"] for page in answer["pages"]])
-                    for page, sure in zip(answer["pages"], certain, strict=True):
-                        page["certain"] = sure
+            pages, view = self._shown(policy, span, further=True)
+            tops: dict[object, dict[str, Any]] = pages.kept.setdefault("tops", {})
+            if (found := tops.get(key := (n, within, after, policy, span))) is None:
+                found = best_pages(pages, view, n, within, after)
                 if len(tops) >= TOPS_KEPT_MAX:
                     tops.clear()
-                tops[key] = view, answer
-            return answer | {"as_of": exact.as_of} if exact else answer
+                tops[key] = found
+            measured, best = self._measured(policy, span, pages, view), found["pages"]
+            if not isinstance(view, ExactView):
+                return found | {"pages": [{**page, **measured} for page in best]}
+            certain = zip(best, view.certain([page["importance"] for page in best]), strict=True)
+            told = [{**page, **measured, "certain": sure} for page, sure in certain]
+            return found | {"pages": told, "as_of": view.as_of}
 
         return self.crawl.steadily(ask)
 
-    def _shown(self, policy: str, span: Window | None) -> tuple[Snapshot, View | None]:
-        """Return the snapshot for answers about all pages, and its view under a window policy; None for static."""
+    def _shown(
+        self, policy: str, span: Window | None, *, further: bool = False
+    ) -> tuple[Snapshot | ExactView, View | None]:
+        """Return the pages for answers about all of them, and their estimates by the policy; None for static.
+
+        `further` is as in `Exact.view`.
+        """
         if policy == EXACT:
-            shown = self.exact_pages.latest()
-            return shown.snapshot, shown.view
+            exact = self.exact_view(further=further)
+            return exact, exact
         return (self.snapshots.fresh(), None) if span is None else self.snapshots.view(policy, span)
 
     def hosts(
@@ -116,7 +111,8 @@ class Query(PageQuery):
         Raises:
             BadInput: a parameter is invalid.
         """
-        return self._sites("host", n, policy, window)
+        hosts: list[dict[str, object]] = self.sites("host", n, policy, window)["hosts"]
+        return hosts
 
     def domains(
         self, n: int = 100, policy: str | None = None, window: float | str | None = None
@@ -129,21 +125,27 @@ class Query(PageQuery):
         Raises:
             BadInput: a parameter is invalid.
         """
-        return self._sites("domain", n, policy, window)
+        domains: list[dict[str, object]] = self.sites("domain", n, policy, window)["domains"]
+        return domains
 
-    def _sites(self, of: str, n: int, policy: str | None, window: float | str | None) -> list[dict[str, object]]:
+    def sites(
+        self, of: Literal["host", "domain"], n: int, policy: str | None = None, window: float | str | None = None
+    ) -> dict[str, Any]:
+        """Return `hosts` or `domains` by that name, and "as_of", a time (Unix seconds) that no value is older than."""
         check_count(n, of)
 
-        def ask(named: str | None) -> list[dict[str, object]]:
+        def ask(named: str | None) -> dict[str, Any]:
             policy, span = self.policy_of(named, window)
-            snapshot, view = self._shown(policy, span)
-            measured = self._measured(policy, span, snapshot, view)
+            pages, view = self._shown(policy, span)
+            measured = self._measured(policy, span, pages, view)
             if of == "host":
-                best = _best_sites(snapshot, view, snapshot.sites, n)
-                return [{"host": snapshot.hosts[number], **counts, **measured} for number, counts in best]
-            sites, names, hosts = snapshot.domains
-            best = _best_sites(snapshot, view, sites, n)
-            return [{"domain": names[at], **counts, "hosts": int(hosts[at]), **measured} for at, counts in best]
+                best = _best_sites(pages, view, pages.sites, n)
+                found = [{"host": pages.hosts[number], **counts, **measured} for number, counts in best]
+                return {"hosts": found, "as_of": pages.as_of}
+            sites, names, hosts = pages.domains
+            best = _best_sites(pages, view, sites, n)
+            found = [{"domain": names[at], **counts, "hosts": int(hosts[at]), **measured} for at, counts in best]
+            return {"domains": found, "as_of": pages.as_of}
 
         return self.answered(policy, ask)
 
@@ -178,16 +180,20 @@ class Query(PageQuery):
             "shards": len(self.crawl),
         }
 
-    def _measured(self, policy: str, span: Window | None, snapshot: Snapshot, view: View | None) -> dict[str, object]:
+    def _measured(
+        self, policy: str, span: Window | None, pages: Snapshot | ExactView, view: View | None
+    ) -> dict[str, object]:
         """Return the fields that say how importance was estimated, with the error bound of the policy that did."""
-        bound = self.bound_of(snapshot, view)
+        bound = self.bound_of(pages, view)
         return {"policy": policy, "window": span and span.shown(), **({} if bound is None else {"error_bound": bound})}
 
-    def bound_of(self, snapshot: Snapshot, view: View | None) -> float | None:
+    def bound_of(self, pages: Snapshot | ExactView, view: View | None) -> float | None:
         """Return the bound on the error of a view, or of the static estimates of a snapshot; None if there is none."""
-        if isinstance(view, BoundedView):
+        if isinstance(view, ExactView):
             return view.bound
-        return self.error_bound([part.books for part in snapshot.parts]) if view is None else None
+        if view is not None or isinstance(pages, ExactView):
+            return None
+        return self.error_bound([part.books for part in pages.parts])
 
     def audit(self) -> dict[str, object]:
         """Recount the books: `minted = pages + virtual + in_flight`, in grains, for the crawl and for each shard.
@@ -209,11 +215,13 @@ def check_count(n: int, of: str) -> None:
         raise BadInput(f"n={n}: ask for at least one {of}")
 
 
-def _best_sites(snapshot: Snapshot, view: View | None, sites: Sites, n: int) -> list[tuple[int, dict[str, object]]]:
+def _best_sites(
+    pages: Snapshot | ExactView, view: View | None, sites: Sites, n: int
+) -> list[tuple[int, dict[str, object]]]:
     """Return the numbers of the `n` most important sites, descending, each with its importance and page counts."""
-    sums = sites.sums(snapshot.scores if view is None else view.scores)
+    sums = sites.sums(pages.scores if view is None else view.scores)
     best = sites.order[largest(sums[sites.order], n)]
-    total = snapshot.total if view is None else 1.0
+    total = pages.total if view is None else 1.0
     columns = (best, sums[best], sites.pages[best], sites.read_pages[best])
     return [
         (number, {"importance": min(score / total, 1.0), "pages": pages, "read_pages": read})

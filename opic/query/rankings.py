@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -48,27 +49,40 @@ def ranks_among(ascending: Int64s | Float64s, scores: Sequence[float]) -> list[i
     return [1 + n for n in larger.tolist()]
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """Estimates for a snapshot, by position, other than the static ones."""
+class View(Protocol):
+    """Estimates of all pages, by position, other than the static ones."""
 
-    estimates: Float64s  # 0 for pages that are not live; sums to 1.
-    scores: Float64s  # The same, but -1 for pages that are not live.
-    ascending: Float64s  # The scores, sorted.
+    @property
+    def estimates(self) -> Float64s:
+        """0 for pages that are not live; sums to 1."""
+
+    @property
+    def scores(self) -> Float64s:
+        """The same, but -1 for pages that are not live."""
+
+    @property
+    def ascending(self) -> Float64s:
+        """The estimates of live pages, sorted; others that are there are below 0."""
 
     def ranks(self, scores: Sequence[float]) -> list[int]:
         """Return 1 + the number of live pages with a larger estimate, for each."""
-        return ranks_among(self.ascending, scores)
 
 
 @dataclass(frozen=True, slots=True)
-class WindowView(View):
-    """The estimates of a window policy, and the inputs they were computed from."""
+class WindowView:
+    """The estimates of a window policy for a snapshot, as `View` has them, and the inputs they were computed from."""
 
+    estimates: Float64s
+    scores: Float64s
+    ascending: Float64s
     warm: bool  # Whether there is enough data for the policy; until then its estimates are the static ones.
     past: windows.Past  # The measures used,
     grains: float  # the window in grains of the clock,
     rates_total: float  # and the sum that the rates were divided by.
+
+    def ranks(self, scores: Sequence[float]) -> list[int]:
+        """Return 1 + the number of live pages with a larger estimate, for each."""
+        return ranks_among(self.ascending, scores)
 
 
 @dataclass(frozen=True, slots=True)

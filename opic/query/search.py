@@ -6,9 +6,9 @@ from typing import Final
 import numpy as np
 
 from opic.errors import BadInput
+from opic.query.crawl_pages import CrawlPages
 from opic.query.page_entries import EXACT
 from opic.query.queries import Query, check_count
-from opic.query.snapshots import Snapshot
 from opic.urls.canonical import canonical_host
 
 SECONDS_MAX: Final = 1.0  # About 300,000 URLs. A search holds up other questions for as long.
@@ -46,18 +46,15 @@ def search(
 
 
 def _search(query: Query, wanted: str, n: int, within: str | None, after: str | None) -> dict[str, object]:
-    exact = query.exact_pages.latest() if query.policy == EXACT else None
-    snapshot = query.snapshots.fresh() if exact is None else exact.snapshot
-    scores = snapshot.scores if exact is None else exact.view.scores
-    total = snapshot.total if exact is None else 1.0
-    live = snapshot.scores >= 0
-    candidates = np.flatnonzero(live if within is None else live & snapshot.within(within))
-    first = 0 if after is None else int(np.searchsorted(candidates, _position(snapshot, after)))
+    pages = query.exact_view() if query.policy == EXACT else query.snapshots.fresh()
+    scores, total = pages.scores, pages.total
+    candidates = np.flatnonzero(pages.live if within is None else pages.live & pages.within(within))
+    first = 0 if after is None else int(np.searchsorted(candidates, _position(pages, after)))
     end, at = time.monotonic() + SECONDS_MAX, first
     found: dict[int, str] = {}  # By position.
     while at < len(candidates) and (at == first or time.monotonic() < end):
         positions = candidates[at : at + URLS_A_READ]
-        places = snapshot.places(positions)
+        places = pages.places(positions)
         urls = query.crawl.urls_of(places)
         for position, place in zip(positions.tolist(), places, strict=True):
             if wanted in urls[place].lower():
@@ -71,16 +68,16 @@ def _search(query: Query, wanted: str, n: int, within: str | None, after: str | 
         "found": len(found),
         "looked_at": at - first,
         "known_pages": len(candidates),
-        "as_of": snapshot.as_of,
+        "as_of": pages.as_of,
     }
     if at < len(candidates):
-        ((shard, page),) = snapshot.places(candidates[at : at + 1])
+        ((shard, page),) = pages.places(candidates[at : at + 1])
         answer["next"] = f"{shard}-{page}"
     return answer
 
 
-def _position(snapshot: Snapshot, after: str) -> int:
+def _position(pages: CrawlPages, after: str) -> int:
     shard, _, page = after.partition("-")
-    if not (shard.isdecimal() and page.isdecimal() and len(after) < 20 and int(shard) < len(snapshot.starts) - 1):
+    if not (shard.isdecimal() and page.isdecimal() and len(after) < 20 and int(shard) < len(pages.starts) - 1):
         raise BadInput(f"after={after[:40]!r} is none of this service: send the `next` of the answer before")
-    return int(snapshot.positions(np.array([int(shard)]), np.array([int(page)]))[0])
+    return int(pages.positions(np.array([int(shard)]), np.array([int(page)]))[0])

@@ -2,9 +2,7 @@
 
 The replicas change in place as they follow their journals. Queries over all pages therefore use a snapshot, an
 immutable copy of the columns, which also caches the results computed from it. On a small or idle store a snapshot is
-current; on a large busy one it is reused for a moment, and `as_of` tells its time. Pages have positions: the pages of
-shard 0 by id, then those of shard 1, and so on. The state of a shard is as of one record of its journal. With several
-shards, each is as of its own record, and none is older than `as_of`.
+current; on a large busy one it is reused for a moment, and `as_of` tells its time.
 """
 
 import threading
@@ -13,23 +11,23 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from opic.arrays import Bools, Float64s, Int32s, Int64s, Uint8s
+from opic.arrays import Bools, Float64s, Int64s
 from opic.errors import StoreError
 from opic.model import windows
 from opic.model.books import Books
 from opic.model.cash import Flag
 from opic.model.crawl_clock import Clocks
 from opic.model.series import Window
-from opic.query.host_index import HostNames, Sites, frozen, joined
+from opic.query.crawl_pages import CrawlPages
+from opic.query.host_index import HostNames, frozen, joined
 from opic.query.rankings import Ranking, View, WindowView, largest
 from opic.query.snapshot_parts import Part
 from opic.replica import Crawl
-from opic.replica.crawl import PAGES_EXACT, Outdated, Place, Rows
-from opic.replica.effect import Head
+from opic.replica.crawl import PAGES_EXACT, Outdated, Rows
 
 T = TypeVar("T")
 
@@ -39,27 +37,17 @@ VIEW_MEMORY = 0.5  # Weight of the previous view's duration in the prediction fo
 HEAD_PAGES = 1_024  # Minimum number of top pages sorted at once; they are cached until the store changes.
 VIEWS_KEPT_MAX = 4  # Number of (policy, window) pairs whose estimates a snapshot caches, 16 bytes per page each.
 LOOKS_MAX = 4  # Attempts to read rows and a matching ranking from a store that changes.
-KNOWN_GONE = Flag.KNOWN | Flag.GONE
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """An immutable copy of the columns of a crawl, with a cache of the results computed from them.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Snapshot(CrawlPages):
+    """An immutable copy of the columns of a crawl, with a cache of the results computed from them."""
 
-    Arrays are (n,), by position, and include ids without the KNOWN bit.
-    """
-
-    as_of: float  # Unix seconds; the state is of this time or later.
-    crawl: Crawl
     parts: tuple[Part, ...]  # Of each shard.
-    hosts: HostNames  # By number; may include hosts newer than the snapshot.
     books: Books  # Of the whole crawl.
-    starts: Int64s  # (shards + 1,), the first position of each shard, and the end.
     cash: Int64s  # Only meaningful for live pages.
     sums: Int64s  # H + C, the same; below 0 for pages that owe.
-    state: Uint8s
-    guesses: dict[int, int] = field(repr=False, compare=False)  # Recent smallest score of the top, by its length.
-    kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    guesses: dict[int, int] = field(repr=False)  # Recent smallest score of the top, by its length.
 
     @classmethod
     def of(cls, as_of: float, crawl: Crawl, guesses: dict[int, int] | None = None) -> "Snapshot":
@@ -72,62 +60,26 @@ class Snapshot:
         # Parts become views of the whole columns, so that the memory is used only once.
         cuts = zip(parts, pairwise(starts.tolist()), strict=True)
         parts = [replace(part, cash=cash[a:b], sums=sums[a:b], state=state[a:b]) for part, (a, b) in cuts]
-        books = Books.merged([part.books for part in parts], crawl.rules)
-        hosts = HostNames(crawl.replicas, [part.hosts for part in parts])
         return cls(
-            as_of, crawl, tuple(parts), hosts, books, starts, cash, sums, state, {} if guesses is None else guesses
+            as_of=as_of,
+            crawl=crawl,
+            loads=[part.loads for part in parts],
+            heads=[part.head for part in parts],
+            starts=starts,
+            state=state,
+            hosts=HostNames(crawl.replicas, [part.hosts for part in parts]),
+            host_columns=[part.host for part in parts],
+            parts=tuple(parts),
+            books=Books.merged([part.books for part in parts], crawl.rules),
+            cash=cash,
+            sums=sums,
+            guesses={} if guesses is None else guesses,
         )
-
-    @property
-    def loads(self) -> list[int]:
-        """How often the replica of each shard had been loaded."""
-        return [part.loads for part in self.parts]
-
-    @property
-    def heads(self) -> list[Head]:
-        """The journal position of each shard."""
-        return [part.head for part in self.parts]
-
-    def __len__(self) -> int:
-        """Return the number of ids."""
-        return len(self.state)
-
-    def places(self, positions: Int64s) -> list[Place]:
-        """Return the shard and the id of pages."""
-        if len(self.parts) == 1:
-            return [(0, i) for i in positions.tolist()]
-        shards = np.searchsorted(self.starts, positions, side="right") - 1
-        return list(zip(shards.tolist(), (positions - self.starts[shards]).tolist(), strict=True))
-
-    def positions(self, shards: Int64s, ids: Int64s) -> Int64s:
-        """Return the positions of pages, len(self) for pages newer than the snapshot."""
-        positions: Int64s = self.starts[shards] + ids
-        return np.where(positions < self.starts[shards + 1], positions, len(self))
-
-    def _keep(self, name: str, work_out: Callable[[], T]) -> T:
-        """Compute a value once and cache it. Two threads may compute it at the same time, with the same result."""
-        if name not in self.kept:
-            self.kept[name] = work_out()
-        kept: T = self.kept[name]
-        return kept
 
     @property
     def spent(self) -> Int64s:
         """H, the total history of each page; only meaningful for live pages."""
         return self.sums - self.cash
-
-    @property
-    def host(self) -> Int32s:
-        """The host number of each page, an index into `hosts`."""
-        return self._keep("host", lambda: self.hosts.numbers([part.host for part in self.parts]))
-
-    def within(self, domain: str) -> Bools:
-        """Return a mask of the pages of a host or domain and its subdomains."""
-        inside = np.zeros(int(self.host.max(initial=-1)) + 1, np.bool_)
-        numbers = np.array(self.hosts.below(domain), np.int64)
-        inside[numbers[numbers < len(inside)]] = True
-        found: Bools = inside[self.host]
-        return found
 
     @property
     def debt(self) -> int:
@@ -141,7 +93,7 @@ class Snapshot:
         """Sum over live pages of how far H + C is below 0; a negative H + C is shown as 0."""
         if not self.books.cuts:
             return 0
-        return self._keep("overdrawn", lambda: -int(np.minimum(self.sums, 0)[self._live()].sum()))
+        return self._keep("overdrawn", lambda: -int(np.minimum(self.sums, 0)[self.live].sum()))
 
     @property
     def total(self) -> int:
@@ -153,7 +105,7 @@ class Snapshot:
         """H + C of live pages, -1 for others. The sum fits in an int64, which `Books.check` ensures."""
 
         def work_out() -> Int64s:
-            live = self._live()
+            live = self.live
             if live.all() and not self.overdrawn:
                 return self.sums
             scores = np.maximum(self.sums, 0)
@@ -216,7 +168,7 @@ class Snapshot:
             spent=joined([part[2] for part in histories]),
             cash=self.cash,
             history=self.spent,
-            live=self._live(),
+            live=self.live,
             now=self.books.clock,
             anchors=(joined([a[0] for a in known]), joined([a[1] for a in known])) if known else None,
             shards=self.starts,
@@ -227,10 +179,6 @@ class Snapshot:
         """Mask of the pages that had no links when they were last read."""
         return self._keep("dangling", lambda: joined([part.dangling() for part in self.parts]))
 
-    def _live(self) -> Bools:
-        live: Bools = (self.state & KNOWN_GONE) == Flag.KNOWN
-        return live
-
     @property
     def ranking(self) -> Ranking:
         """The sorted scores of all pages, for computing ranks."""
@@ -239,23 +187,6 @@ class Snapshot:
             return Ranking(self.as_of, self.loads, self.heads, self.books, self.overdrawn, np.sort(self.scores))
 
         return self._keep("ranking", work_out)
-
-    @property
-    def sites(self) -> "Sites":
-        """Page counts and score sums by host."""
-        return self._keep("sites", lambda: Sites.of(self.host, self._live(), (self.state & Flag.OPEN) != 0))
-
-    @property
-    def domains(self) -> tuple["Sites", list[str], Int64s]:
-        """Pages and score sums by registered domain, the domains' names, and how many hosts with pages each has."""
-
-        def work_out() -> tuple[Sites, list[str], Int64s]:
-            host, with_pages = self.host, self.sites.order
-            of_host, names = self.hosts.domains()
-            counts = np.bincount(of_host[with_pages], minlength=len(names))
-            return Sites.of(of_host[host], self._live(), (self.state & Flag.OPEN) != 0), names, counts
-
-        return self._keep("domains", work_out)
 
     def top(self, count: int) -> Int64s:
         """Return the positions of `count` or more live pages with the largest H + C, descending, ties by position."""

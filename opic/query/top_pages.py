@@ -1,4 +1,4 @@
-"""The best pages of a snapshot, in parts: each answer says where the next one goes on."""
+"""The best pages of a crawl, in parts: each answer says where the next one goes on."""
 
 import math
 from collections.abc import Callable
@@ -9,6 +9,7 @@ import numpy as np
 
 from opic.arrays import Bools, Float64s, Int64s
 from opic.errors import BadInput
+from opic.query.exact_view import ExactView
 from opic.query.rankings import View, largest, ranks_of_best
 from opic.query.snapshots import Snapshot
 from opic.urls.canonical import host_of
@@ -74,12 +75,14 @@ def answer_of(pages: list[Page], cursor: Callable[[int], Cursor], n: int, as_of:
     return {"pages": pages[:n], **({"next": str(cursor(n - 1))} if len(pages) > n else {}), "as_of": as_of}
 
 
-def best_pages(snapshot: Snapshot, view: View | None, n: int, within: str | None, after: str | None) -> dict[str, Any]:
-    """Return the best live pages of a snapshot, descending, ties by position: an answer without its policy.
+def best_pages(
+    shown: Snapshot | ExactView, view: View | None, n: int, within: str | None, after: str | None
+) -> dict[str, Any]:
+    """Return the best live pages, descending, ties by position: an answer without its policy.
 
     Args:
-        snapshot: the pages.
-        view: their estimates; None for the static ones.
+        shown: the pages.
+        view: their estimates; None for the static ones of a snapshot.
         n: maximum number of pages.
         within: only pages of this host or domain and its subdomains; ranks are still among all pages.
         after: the "next" of the answer before.
@@ -87,16 +90,15 @@ def best_pages(snapshot: Snapshot, view: View | None, n: int, within: str | None
     Raises:
         BadInput: `after` is none of an answer.
     """
-    scores: Int64s | Float64s = snapshot.scores if view is None else view.scores
-    total = snapshot.total if view is None else 1.0
+    scores: Int64s | Float64s = shown.scores if view is None else view.scores
+    total = shown.total if view is None else 1.0
     if within is None and after is None:
-        found = snapshot.top(n + 1) if view is None else largest(scores, n + 1, _nth(view.ascending, n + 1))
-        positions = found[: n + 1]
+        positions = _first(shown, view, n + 1)
     else:
-        mask = np.ones(len(scores), np.bool_) if within is None else snapshot.within(within)
+        mask = np.ones(len(scores), np.bool_) if within is None else shown.within(within)
         if after is not None:
-            cursor = Cursor.parse(after, len(snapshot.parts))
-            at = snapshot.positions(np.array([cursor.shard]), np.array([cursor.page]))
+            cursor = Cursor.parse(after, len(shown.starts) - 1)
+            at = shown.positions(np.array([cursor.shard]), np.array([cursor.page]))
             mask &= cursor.later(scores, int(at[0]), total)
         some = np.flatnonzero(mask)
         positions = some[largest(scores[some], n + 1)]
@@ -104,10 +106,12 @@ def best_pages(snapshot: Snapshot, view: View | None, n: int, within: str | None
     if view is not None:
         ranks = view.ranks(best)
     else:
-        ranks = ranks_of_best(best) if within is after is None else snapshot.ranking.ranks(best)
-    places = snapshot.places(positions)
-    urls, reads = snapshot.crawl.urls_of(places), snapshot.crawl.rows(places).reads.tolist()
-    columns = places, best, ranks, snapshot.cash[positions].tolist(), reads
+        assert isinstance(shown, Snapshot)
+        ranks = ranks_of_best(best) if within is after is None else shown.ranking.ranks(best)
+    places = shown.places(positions)
+    urls, rows = shown.crawl.urls_of(places), shown.crawl.rows(places)
+    cash = rows.cash if isinstance(shown, ExactView) else shown.cash[positions]
+    columns = places, best, ranks, cash.tolist(), rows.reads.tolist()
     pages: list[Page] = [
         {
             "url": urls[place],
@@ -119,9 +123,17 @@ def best_pages(snapshot: Snapshot, view: View | None, n: int, within: str | None
         }
         for place, score, rank, cash, times in zip(*columns, strict=True)
     ]
-    answer = answer_of(pages, lambda last: Cursor(*places[last], best[last] / total), n, snapshot.as_of)
-    answer["pages"] = [page for page in answer["pages"] if page["url"]]  # Others were forgotten since the snapshot.
+    answer = answer_of(pages, lambda last: Cursor(*places[last], best[last] / total), n, shown.as_of)
+    answer["pages"] = [page for page in answer["pages"] if page["url"]]  # Others were forgotten since.
     return answer
+
+
+def _first(shown: Snapshot | ExactView, view: View | None, count: int) -> Int64s:
+    """Return the positions of the best pages, descending, ties by position."""
+    if isinstance(shown, Snapshot) and view is None:
+        return shown.top(count)[:count]
+    assert view is not None
+    return largest(view.scores, count, _nth(view.ascending, count))
 
 
 def _nth(ascending: Float64s, n: int) -> float | None:

@@ -49,7 +49,7 @@ def verified(query: Query) -> dict[str, object]:
         total = float(weights.sum()) or 1.0  # All pages may be gone.
         truth, way = computed_pagerank(sources, targets, weights / total, 1 - crawl.rules.q / MILLION)
         places = [(shard, page) for shard, (a, b) in enumerate(pairwise(starts.tolist())) for page in range(b - a)]
-        told = np.array([view.share(place) for place in places])
+        told = np.array([view.share(place) or 0.0 for place in places])
         error = float(np.abs(np.where(weights > 0, told, 0.0) - truth).sum())
         return {
             "error": error,

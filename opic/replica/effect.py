@@ -147,6 +147,9 @@ class Effect:
     compared: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
     near_new: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
     far_new: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
+    # By read: whether the read before of the page showed other links. `Replica.apply` sets it where links are kept; it
+    # is no part of the record.
+    other_links: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
     restored: bytes = b""  # A random token in a record appended by a restore: it makes this history unique.
     packed_urls: bytes = b""  # By `pack_frame`.
     digest: bytes = NO_DIGEST  # Digest of the packed record. `pack` and `unpack` set it, and the size.

@@ -264,6 +264,7 @@ class Replica:
             if self.yields is not None:
                 links, new = links_by_read(effect)[number], new_by_read(effect)[number]
                 self.yields.read(pages, links, new, at_us, before_us, undo)
+            effect.other_links = digest != before
             if kept.any():
                 self.changes.read(pages[kept], at_us[kept], digest[kept], before_us[kept], before[kept], undo)
         without = both[columns.row[both] == 0]

@@ -149,7 +149,7 @@ class Onlooker(threading.Thread):
                 view = self._exact.view()
                 if view.heads == read.heads:
                     truth = pagerank_kept(anew, read.taken)
-                    error = sum(abs(max(view.share(place), 0.0) - share) for place, share in truth.items())
+                    error = sum(abs((view.share(place) or 0.0) - share) for place, share in truth.items())
                     if error > view.bound:
                         self._wrong.append(f"a reader is off by {error:.3g}, and says {view.bound:.3g} at most")
                     return True

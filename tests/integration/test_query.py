@@ -835,7 +835,7 @@ def test_window_policies_on_a_large_busy_store_are_at_most_a_second_old_and_say_
         snapshots._view_seconds = 0.4  # As if it took that long to work out a view.
         offset += 1
         store.apply(PARTITION, [record(offset, A, [B])])
-        asked, as_of = time.time(), query.as_of("fixed")
+        asked, as_of = time.time(), query.sites("host", 1, "fixed", 1.0)["as_of"]
         shown, _ = snapshots.view("fixed", Window(1.0))
         assert asked - shown.as_of <= AGE_SECONDS_MAX - 0.4 + 0.05
         assert as_of <= shown.as_of
@@ -846,7 +846,7 @@ def test_window_policies_on_a_large_busy_store_are_at_most_a_second_old_and_say_
     snapshots._view_seconds = 1.0
     shown, _ = snapshots.view("fixed", Window(1.0))
     assert shown.books.version == store.shard.books().version
-    assert query.as_of("fixed") >= time.time() - 0.5
+    assert query.sites("host", 1, "fixed", 1.0)["as_of"] >= time.time() - 0.5
 
 
 def test_snapshot_is_read_only(valkey: Server) -> None:

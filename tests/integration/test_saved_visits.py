@@ -212,7 +212,7 @@ def test_service_saves_visits_periodically_and_when_it_ends(
     monkeypatch.setattr(exact, "SAVE_SECONDS", 300.0)
     with EmbeddedService(settings) as service:
         assert service.backend.exact.view().bound <= 0.01
-        assert service.backend.exact.parts_of((0, 0))["h"] > 0
+        assert service.backend.exact.view().visits_of((0, 0))[0] > 0
     assert "goes on from the visits" in caplog.text
     assert not list(tmp_path.glob("visits-*.new*"))
 
