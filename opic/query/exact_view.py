@@ -1,7 +1,7 @@
 """Exact importance in one state of the crawl: which pages there are, their shares, and the bound on these."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -47,6 +47,10 @@ class ExactView(CrawlPages):
     def jump(self) -> float:
         """The share that a page of weight 1 has by the random jump alone."""
         return min(1 / self.visits, 1.0) if self.visits else 1.0
+
+    def without(self, lost: float) -> "ExactView":
+        """Return the view for an answer that leaves pages with this importance out, in all."""
+        return replace(self, bound=min(self.bound + lost, BOUND_MAX))
 
     def share(self, place: Place) -> float | None:
         """Return the importance of a page, None if it is gone; 0 if this state does not know it."""

@@ -231,9 +231,11 @@ class _Part:
             "dangling_mass": outside & opened & dangling,
         }
         names = ("url", *columns)
+        rows = [dict(zip(names, row, strict=True)) for row in zip(urls, *columns.values(), strict=True)]
+        pages = [row for row in rows if row["url"]]  # Others were forgotten since.
         return {
-            "pages": [dict(zip(names, row, strict=True)) for row in zip(urls, *columns.values(), strict=True)],
-            **({"next": urls[-1]} if self.more else {}),
+            "pages": pages,
+            **({"next": pages[-1]["url"]} if self.more and pages else {}),
             **({} if self.missing is None else {"missing": self.missing}),
             **{name: min(share(mask), 1.0) for name, mask in masses.items()},
             "known_pages": int(shown.live.sum()),

@@ -6,7 +6,7 @@ policies are computed from a snapshot. With several shards, each shard is read a
 moves between shards during an answer may be missing from it or counted twice.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -59,7 +59,7 @@ class _Taken:
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """Pages that were looked up together; those never seen are left out."""
+    """Pages that were looked up together; those never seen, or forgotten, are left out."""
 
     entries: dict[str, dict[str, object]]  # By URL, under the static policy: without a ranking, for links alone.
     places: dict[str, Place]
@@ -70,9 +70,20 @@ class _Looked:
         """Return the answer under the static policy."""
         return ImportanceAnswer([self.entries.get(url) for url in urls], self.as_of, self.rank_as_of)
 
-    def exact(self, urls: Sequence[str], view: ExactView, loads: list[int]) -> ImportanceAnswer:
-        """Return the exact answer; `loads` are those of the replicas."""
+    def exact(
+        self, urls: Sequence[str], view: ExactView, loads: list[int], forgotten: Mapping[str, Place]
+    ) -> ImportanceAnswer:
+        """Return the exact answer.
+
+        Args:
+            urls: of the pages.
+            view: the exact importance, as of an earlier moment than the entries.
+            loads: the load counts of the replicas.
+            forgotten: places of pages that are not told of: what importance the view has for them counts in the bound.
+        """
         own = {url: dict(self.entries[url]) for url in urls if url in self.entries}
+        if lost := sum(view.share(forgotten[url]) or 0.0 for url in urls if url in forgotten):
+            view = view.without(lost)
         use_exact({self.places[url]: entry for url, entry in own.items()}, view, loads)
         return ImportanceAnswer([own.get(url) for url in urls], min(self.as_of, view.as_of), None)
 
@@ -253,22 +264,25 @@ class PageQuery:
             if not isinstance(ask, _Taken) or any(url not in looked.entries for url in ask.urls):
                 answers.append(ask if isinstance(ask, Exception) else None)
             elif ask.policy == EXACT and view is not None:
-                answers.append(looked.exact(ask.urls, view, self.crawl.loads))
+                answers.append(looked.exact(ask.urls, view, self.crawl.loads, {}))
             else:
                 answers.append(looked.static(ask.urls) if ranking is not None else None)
         return answers
 
     def _answers(self, taken: Sequence[_Taken | BadInput], asked_at: float) -> list[ImportanceAnswer | Exception]:
         valid = [ask for ask in taken if isinstance(ask, _Taken)]
-        looked = self._look(_distinct(valid), asked_at, by_cash=any(ask.policy != EXACT for ask in valid))
-        exact = self._exact_for_all(valid, asked_at)
+        exact, urls = self._exact_for_all(valid, asked_at), _distinct(valid)
+        looked = self._look(urls, asked_at, by_cash=any(ask.policy != EXACT for ask in valid))
+        forgotten: dict[str, Place] = {}
+        if isinstance(exact, ExactView) and (missing := [url for url in urls if url not in looked.places]):
+            forgotten = _known(missing, self.crawl.find(missing, forgotten=True))
         answers: list[ImportanceAnswer | Exception] = []
         for ask in taken:
             if not isinstance(ask, _Taken):
                 answers.append(ask)
             elif ask.policy == EXACT:
                 if isinstance(exact, ExactView):
-                    answers.append(looked.exact(ask.urls, exact, self.crawl.loads))
+                    answers.append(looked.exact(ask.urls, exact, self.crawl.loads, forgotten))
                 else:
                     answers.append(exact)
             elif ask.span is not None:

@@ -65,18 +65,20 @@ class Query(PageQuery):
     def _top(self, n: int, within: str | None, after: str | None, policy: str, span: Window | None) -> dict[str, Any]:
         def ask() -> dict[str, Any]:
             pages, view = self._shown(policy, span, further=True)
-            tops: dict[object, dict[str, Any]] = pages.kept.setdefault("tops", {})
+            tops: dict[object, tuple[dict[str, Any], float]] = pages.kept.setdefault("tops", {})
             if (found := tops.get(key := (n, within, after, policy, span))) is None:
                 found = best_pages(pages, view, n, within, after)
                 if len(tops) >= TOPS_KEPT_MAX:
                     tops.clear()
                 tops[key] = found
-            measured, best = self._measured(policy, span, pages, view), found["pages"]
+            answer, lost = found
+            view, best = view.without(lost) if isinstance(view, ExactView) else view, answer["pages"]
+            measured = self._measured(policy, span, pages, view)
             if not isinstance(view, ExactView):
-                return found | {"pages": [{**page, **measured} for page in best]}
+                return answer | {"pages": [{**page, **measured} for page in best]}
             certain = zip(best, view.certain([page["importance"] for page in best]), strict=True)
             told = [{**page, **measured, "certain": sure} for page, sure in certain]
-            return found | {"pages": told, "as_of": view.as_of}
+            return answer | {"pages": told, "as_of": view.as_of}
 
         return self.crawl.steadily(ask)
 

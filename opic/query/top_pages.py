@@ -77,8 +77,10 @@ def answer_of(pages: list[Page], cursor: Callable[[int], Cursor], n: int, as_of:
 
 def best_pages(
     shown: Snapshot | ExactView, view: View | None, n: int, within: str | None, after: str | None
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], float]:
     """Return the best live pages, descending, ties by position: an answer without its policy.
+
+    Pages that were forgotten since are left out. Also returns the importance that these had.
 
     Args:
         shown: the pages.
@@ -95,12 +97,7 @@ def best_pages(
     if within is None and after is None:
         positions = _first(shown, view, n + 1)
     else:
-        mask = np.ones(len(scores), np.bool_) if within is None else shown.within(within)
-        if after is not None:
-            cursor = Cursor.parse(after, len(shown.starts) - 1)
-            at = shown.positions(np.array([cursor.shard]), np.array([cursor.page]))
-            mask &= cursor.later(scores, int(at[0]), total)
-        some = np.flatnonzero(mask)
+        some = _some(shown, scores, total, within, after)
         positions = some[largest(scores[some], n + 1)]
     best = scores[positions].tolist()
     if view is not None:
@@ -124,8 +121,21 @@ def best_pages(
         for place, score, rank, cash, times in zip(*columns, strict=True)
     ]
     answer = answer_of(pages, lambda last: Cursor(*places[last], best[last] / total), n, shown.as_of)
-    answer["pages"] = [page for page in answer["pages"] if page["url"]]  # Others were forgotten since.
-    return answer
+    lost = sum(score / total for place, score in zip(places[:n], best, strict=False) if not urls[place])
+    answer["pages"] = [page for page in answer["pages"] if page["url"]]
+    return answer, lost
+
+
+def _some(
+    shown: Snapshot | ExactView, scores: Int64s | Float64s, total: float, within: str | None, after: str | None
+) -> Int64s:
+    """Return the positions of the pages of a domain that come after a cursor."""
+    mask = np.ones(len(scores), np.bool_) if within is None else shown.within(within)
+    if after is not None:
+        cursor = Cursor.parse(after, len(shown.starts) - 1)
+        at = shown.positions(np.array([cursor.shard]), np.array([cursor.page]))
+        mask &= cursor.later(scores, int(at[0]), total)
+    return np.flatnonzero(mask)
 
 
 def _first(shown: Snapshot | ExactView, view: View | None, count: int) -> Int64s:

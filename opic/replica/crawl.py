@@ -255,8 +255,11 @@ class Crawl(CrawlShards):
         self.follow()
         return self.steadily(lambda: self.find(urls))
 
-    def find(self, urls: Sequence[str], *, locked: bool = True) -> list[Place | None]:
-        """As `ids_of`, in the replicas as they are. Call it inside `steadily`, or without `locked` in `undisturbed`."""
+    def find(self, urls: Sequence[str], *, locked: bool = True, forgotten: bool = False) -> list[Place | None]:
+        """As `ids_of`, in the replicas as they are. Call it inside `steadily`, or without `locked` in `undisturbed`.
+
+        With `forgotten`, pages that were forgotten have the place that they had.
+        """
         loads, secret = self._made
         if loads != self.loads:  # A reload renews `_made` under the lock; wait for it.
             self.follow()
@@ -267,7 +270,7 @@ class Crawl(CrawlShards):
         for number in np.unique(numbers).tolist():
             at = np.flatnonzero(numbers == number) if len(self) > 1 else np.arange(len(urls))
             with self.replicas[number].reading(locked=locked) as replica:
-                ids = replica.find(fingerprints[at]).tolist()
+                ids = (replica.index if forgotten else replica).find(fingerprints[at]).tolist()
             for i, page in zip(at.tolist(), ids, strict=True):
                 found[i] = (number, page) if page >= 0 else None
         if loads != self.loads:

@@ -220,11 +220,16 @@ def test_page_that_was_forgotten_since_a_snapshot_is_left_out_of_its_best_pages(
     web.read(page, [PAGES[1]])
     crawl = web.opened()
     snapshot = Snapshots(crawl).fresh()
-    assert {one["url"] for one in best_pages(snapshot, None, 5, None, None)["pages"]} == {page, PAGES[1]}
+    all_, lost = best_pages(snapshot, None, 5, None, None)
+    assert {one["url"] for one in all_["pages"]} == {page, PAGES[1]}
+    assert not lost
     web.forget(page)
     crawl = web.opened()
     crawl.follow()
     for n in (1, 2, 5):
-        found = best_pages(replace(snapshot, crawl=crawl), None, n, None, None)
+        found, lost = best_pages(replace(snapshot, crawl=crawl), None, n, None, None)
         assert page not in {one["url"] for one in found["pages"]}
+        assert lost + sum(one["importance"] for one in found["pages"]) == pytest.approx(
+            sum(one["importance"] for one in all_["pages"][:n])
+        )
         assert ("next" in found) == (n == 1)
