@@ -65,10 +65,11 @@ class Service:
         self._environment = environment() | {f"OPIC_{name.upper()}": str(value) for name, value in settings.items()}
         self.url = f"http://127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
+        self.program = ["-m", "opic.cli.main"]  # What Python runs.
 
     def start(self, *, ready: bool = True) -> None:
         """Start it, and wait until it is ready, or at least answers."""
-        command = [sys.executable, "-m", "opic.cli.main", "serve", "--embedded", "--data", str(self.data)]
+        command = [sys.executable, *self.program, "serve", "--embedded", "--data", str(self.data)]
         with self._said.open("ab") as said:
             self.process = subprocess.Popen(
                 [*command, "--port", str(self.port)],
