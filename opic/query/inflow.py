@@ -179,7 +179,8 @@ class _Part:
 
     shown: Snapshot | ExactView
     inside: Bools  # (n,) which pages are of the area.
-    positions: Int64s  # Of the pages of the answer.
+    positions: Int64s  # Of the pages of the answer,
+    urls: list[str]  # and their URLs: pages that were forgotten since are left out.
     more: bool  # Whether the area has pages after them.
     missing: list[str] | None  # Of a list: what is gone or was never seen.
 
@@ -190,13 +191,18 @@ class _Part:
         listed = _positions(query, shown, area.urls)
         inside = _inside(shown, area, listed)
         if area.kind == "list":
-            found = np.append(shown.live, False)[listed]
-            return cls(shown, inside, listed[found], False, [area.urls[i] for i in np.flatnonzero(~found)])
+            there = np.append(shown.live, False)[listed]
+            positions, urls = _named(shown, listed[there])
+            told = set(urls)
+            return cls(shown, inside, positions, urls, False, [url for url in area.urls if url not in told])
         at, first = np.flatnonzero(inside & shown.live), 0
         if wanted.after is not None:
             first = int(np.searchsorted(at, _position(query, shown, inside, wanted.after), side="right"))
-        end = first + wanted.n
-        return cls(shown, inside, at[first:end], end < len(at), None)
+        positions, urls = at[:0], []
+        while not urls and first < len(at):
+            positions, urls = _named(shown, at[first : first + wanted.n])
+            first += wanted.n
+        return cls(shown, inside, positions, urls, first < len(at), None)
 
     def answer(
         self,
@@ -221,9 +227,7 @@ class _Part:
             policy: of the importance.
             error_bound: None if it says nothing.
         """
-        shown, places = self.shown, self.shown.places(self.positions)
-        found = shown.crawl.urls_of(places)
-        urls = [found[place] for place in places]
+        shown, urls = self.shown, self.urls
         outside, opened = shown.live & ~self.inside, (shown.state & Flag.OPEN) != 0
         masses = {
             "outside_mass": outside,
@@ -231,11 +235,9 @@ class _Part:
             "dangling_mass": outside & opened & dangling,
         }
         names = ("url", *columns)
-        rows = [dict(zip(names, row, strict=True)) for row in zip(urls, *columns.values(), strict=True)]
-        pages = [row for row in rows if row["url"]]  # Others were forgotten since.
         return {
-            "pages": pages,
-            **({"next": pages[-1]["url"]} if self.more and pages else {}),
+            "pages": [dict(zip(names, row, strict=True)) for row in zip(urls, *columns.values(), strict=True)],
+            **({"next": urls[-1]} if self.more and urls else {}),
             **({} if self.missing is None else {"missing": self.missing}),
             **{name: min(share(mask), 1.0) for name, mask in masses.items()},
             "known_pages": int(shown.live.sum()),
@@ -392,6 +394,14 @@ def host_bounds(inflow: Int64s, received: Int64s | None, sent: SiblingsSent, q: 
     least = inflow - back
     siblings = np.full(len(inflow), most) if received is None else np.minimum(received - inflow + back, most)
     return least, np.maximum(inflow + siblings, least)
+
+
+def _named(shown: CrawlPages, positions: Int64s) -> tuple[Int64s, list[str]]:
+    """Return the positions that still have a URL, for pages may be forgotten at any time, and these URLs."""
+    places = shown.places(positions)
+    found = shown.crawl.urls_of(places)
+    here = [bool(found[place]) for place in places]
+    return positions[here], [found[place] for place in places if found[place]]
 
 
 def _positions(query: Query, shown: CrawlPages, urls: Sequence[str]) -> Int64s:

@@ -1,5 +1,6 @@
 """In-flow from kept links: what a plain sum over the links says, of any set of pages and by any policy."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,32 @@ def test_inflow_is_the_importance_sent_along_links_from_outside(
     assert told == pytest.approx(expected, abs=1e-9)
     assert found["policy"] == policy
     assert found["outside_mass"] == pytest.approx(sum(share for page, share in shares.items() if page not in expected))
+
+
+@pytest.mark.parametrize("n", [1, 2, 10])
+def test_pages_forgotten_since_the_state_shown_are_left_out_and_end_no_list(
+    valkey: Server, monkeypatch: pytest.MonkeyPatch, n: int
+) -> None:
+    web = Web(valkey, f"forgotten-{n}", 1)
+    for page in range(12):
+        web.read(PAGES[page], [PAGES[(page + 1) % 14], PAGES[(5 * page + 2) % 14]])
+    query = asked(web.opened())
+    snapshot, asking = query.snapshots.fresh(), {"host": "h1.org", "policy": "static", "n": n}
+    whole = inflow(query, host="h1.org", policy="static")["pages"]
+    names = [str(page["url"]) for page in whole]  # type: ignore[attr-defined]
+    assert len(names) >= 3
+    for page in names[:-1]:
+        web.forget(page)
+    web.writer.stores[0].checkpoint()
+    query = asked(web.opened())  # Another endpoint, which has not read their URLs before.
+    query.crawl.follow()
+    monkeypatch.setattr(query.snapshots, "fresh", lambda: replace(snapshot, crawl=query.crawl))
+    found = inflow(query, **asking)  # type: ignore[arg-type]
+    assert [page["url"] for page in found["pages"]] == names[-1:]  # type: ignore[attr-defined]
+    assert "next" not in found
+    (of_list, missing) = (inflow(query, urls=names, policy="static")[name] for name in ("pages", "missing"))
+    assert [page["url"] for page in of_list] == names[-1:]  # type: ignore[attr-defined]
+    assert missing == names[:-1]
 
 
 def test_inflow_of_a_prefix_needs_kept_links(valkey: Server) -> None:
