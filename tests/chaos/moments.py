@@ -32,6 +32,7 @@ import httpx
 from processes import Service, children_of, wait_until
 
 from chaos.journal_truth import JournalTruth
+from chaos.report import run_facts
 from chaos.telling_service import Told
 from opic.replica.fingerprints import Fingerprints
 from opic.urls.canonical import host_of
@@ -182,11 +183,11 @@ class Crowd:
 class Judge:
     """Compares answers with the truth."""
 
-    def __init__(self, crowd: Crowd, truth: JournalTruth, told: Sequence[Told]) -> None:
+    def __init__(self, urls: Sequence[str], bound: float, truth: JournalTruth, told: Sequence[Told]) -> None:
+        """Be told what is true, and what the endpoint wrote down; `bound` is the one wanted."""
         self._truth, self._told, self._times = truth, told, [one.at for one in told]
-        prints = Fingerprints(truth.secret).of(crowd.urls).tolist()
-        self._url = dict(zip(prints, crowd.urls, strict=True))
-        self._bound = float(str(crowd.world.settings.get("bound", 0.01)))
+        prints = Fingerprints(truth.secret).of(urls).tolist()
+        self._url, self._bound = dict(zip(prints, urls, strict=True)), bound
 
     def judge(self, answers: Sequence[Answer]) -> dict[str, Found]:
         found = defaultdict[str, Found](Found)
@@ -199,11 +200,16 @@ class Judge:
         return found
 
     def _candidates(self, answer: Answer) -> list[Told]:
-        """The views that the answer may be of: told between question and answer, with its bound."""
+        """The views that the answer may be of: told between question and answer, with its bound.
+
+        An answer that leaves forgotten pages out has a larger one.
+        """
         first, end = bisect_left(self._times, answer.sent), bisect_left(self._times, answer.received)
         factor = self._truth.damping if answer.call == "inflow" else 1.0
-        states = [one for one in self._told[first:end] if one.bound * factor == answer.bound]
-        return [one for one in states if one.as_of == answer.as_of] or states
+        told = [one for one in self._told[first:end] if one.bound * factor <= answer.bound]
+        same = [one for one in told if one.bound * factor == answer.bound]
+        of_time = [one for one in told if one.as_of == answer.as_of]
+        return [one for one in same if one.as_of == answer.as_of] or same or of_time
 
     def _note(self, found: Found, answer: Answer, states: Sequence[Told]) -> None:
         found.answers += 1
@@ -239,10 +245,14 @@ class Judge:
         error = sum(abs(answer.told.get(name, 0.0) - truth.get(name, 0.0)) for name in named)
         return min(error, 2.0)
 
+    def truth_at(self, heads: Sequence[int]) -> dict[str, float]:
+        """PageRank by URL, once these records of the shards have taken effect."""
+        return {self._url[page]: share for page, share in self._truth.shares(heads).items()}
+
     def _truth_of(self, answer: Answer, heads: Sequence[int]) -> dict[str, float]:
         if answer.call == "inflow":
             return self._inflow(answer, heads)
-        truth = {self._url[page]: share for page, share in self._truth.shares(heads).items()}
+        truth = self.truth_at(heads)
         return by_host(truth) if answer.call == "hosts" else truth
 
     def _inflow(self, answer: Answer, heads: Sequence[int]) -> dict[str, float]:
@@ -286,7 +296,8 @@ def ask_through(world: World, seconds: float, seed: int, scratch: Path) -> tuple
         wait_until(truth.has_all)
         truth.end()
         told = [Told(*json.loads(line)) for line in service.told.read_text().splitlines()]
-        found = Judge(crowd, truth, told).judge(crowd.answers)
+        bound = float(str(world.settings.get("bound", 0.01)))
+        found = Judge(crowd.urls, bound, truth, told).judge(crowd.answers)
         service.stop()
         return found, crowd.refused
     finally:
@@ -352,7 +363,9 @@ def main() -> int:
         f"{answers} answers, {len(wrong)} over their bound; greatest error / bound {worst[0]:.3f}, known {worst[1]:.3f}"
     )
     if args.result:
-        args.result.write_text(json.dumps({"seed": args.seed, "answers": answers, "rows": all_of}, indent=1))
+        figures = {"answers": answers, "over": len(wrong), "worst": worst[0], "worst_known": worst[1], "rows": all_of}
+        facts = {"benchmark": "moments", "date": time.strftime("%Y-%m-%d"), **run_facts(), "seed": args.seed}
+        args.result.write_text(json.dumps({**facts, **figures}, indent=1) + "\n")
     return int(bool(wrong))
 
 
