@@ -11,13 +11,14 @@ ends at once; one that goes away later is waited for.
 import argparse
 import sys
 import time
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 import httpx
 from protego import Protego
 
 from opic.client import Client, Event, retry_after_seconds
 from opic.html.links import html_links
+from opic.html.redirects import redirect_target
 from opic.robots import robots_rules
 
 AGENT = "opic-example/1"
@@ -63,7 +64,7 @@ def fetch(web: httpx.Client, robots: Robots, url: str) -> Event:
             if answer.is_error:
                 event.retry_after = retry_after_seconds(answer.headers.get("retry-after"))
             if answer.has_redirect_location:
-                event.redirect = urljoin(url, answer.headers["location"])
+                event.redirect = redirect_target(url, answer.headers["location"].encode(answer.headers.encoding))
             elif answer.is_success:
                 event.links = html_links(url, body_of(answer), content_type=answer.headers.get("content-type"))
             return event

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import scrapy
 from scrapy.crawler import AsyncCrawlerProcess, Crawler
@@ -78,6 +78,22 @@ class Media(scrapy.Spider):
         yield {"picture": picture.status}
 
 
+class Everything(scrapy.Spider):
+    """Follows all links, posts once from the first page, and says what it saw; works with Scrapy alone too."""
+
+    name = "everything"
+    custom_settings: ClassVar[dict[str, Any]] = {"HTTPERROR_ALLOW_ALL": True}
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        yield {"url": response.url, "status": response.status, "method": response.request.method}
+        if isinstance(response, scrapy.http.HtmlResponse):
+            for link in LinkExtractor(unique=False).extract_links(response):
+                yield scrapy.Request(link.url, self.parse)
+        if response.url == self.start_urls[0] and response.request.method == "GET":
+            for number in range(2):
+                yield scrapy.FormRequest(response.urljoin("/form"), self.parse, formdata={"n": str(number)})
+
+
 class Written:
     """Writes each item to the file of the setting ITEMS_FILE at once, so that a kill loses none."""
 
@@ -94,7 +110,7 @@ class Written:
         return item
 
 
-SPIDERS = {spider.name: spider for spider in (Following, Ruled, Mixed, Media)}
+SPIDERS = {spider.name: spider for spider in (Following, Ruled, Mixed, Media, Everything)}
 
 
 def main() -> None:

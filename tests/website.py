@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 STOP_SECONDS = 10.0
@@ -34,6 +35,18 @@ def linking(*links: str) -> WebPage:
 
 def redirect(target: str, cookie: str | None = None) -> WebPage:
     return WebPage(status=302, headers={"location": target} | ({} if cookie is None else {"set-cookie": cookie}))
+
+
+def asking_for_pause(status: int, seconds: int, form: str) -> WebPage:
+    """An answer with a Retry-After that is over after at least so many seconds, as a number or as a date."""
+    later = str(seconds) if form == "seconds" else formatdate(time.time() + seconds + 1, usegmt=True)  # Whole seconds.
+    return WebPage(status=status, headers={"retry-after": later})
+
+
+def failing_first(failures: Mapping[str, WebPage], pages: Mapping[str, WebPage]) -> Callable[[str], WebPage | None]:
+    """Pages, some of which fail when they are first asked for."""
+    left = dict(failures)
+    return lambda path: left.pop(path, None) or pages.get(path)
 
 
 Pages = dict[str, WebPage] | Callable[[str], WebPage | None]
@@ -100,6 +113,13 @@ class Website:
 
     def paths(self) -> list[str]:
         return [path for path, _ in self.asked]
+
+    def kept(self, delay_seconds: float) -> bool:
+        """Whether requests were so far apart, on the whole: one that came at once would make the whole shorter.
+
+        Single gaps say little on a busy machine, where one request arrives late and the next one in time.
+        """
+        return self.asked[-1][1] - self.asked[0][1] > (len(self.asked) - 1.5) * delay_seconds
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from scrapy.settings import BaseSettings
 from scrapy.utils.misc import load_object
 
 from opic.errors import SettingsError
-from opic.scrapy.middlewares import FailureEvents, PageBodies, PageEvents, RedirectEvents, RobotsTxt
+from opic.scrapy.middlewares import FailureEvents, HostPauses, PageBodies, PageEvents, RedirectEvents, RobotsTxt
 from opic.scrapy.options import CrawlOptions
 from opic.scrapy.scheduler import Scheduler
 
@@ -36,6 +36,7 @@ class Addon:
         # Between what decompresses (590) and what follows `<meta http-equiv=refresh>` (580).
         settings.setdefault_in_component_priority_dict(DOWNLOADER, PageBodies, 585)
         settings.setdefault_in_component_priority_dict(DOWNLOADER, FailureEvents, 50)
+        settings.setdefault_in_component_priority_dict(DOWNLOADER, HostPauses, 1_000)
         chosen = {load_object(kind): place for kind, place in settings.getdict(DOWNLOADER).items()}
         if chosen.get(RobotsTxtMiddleware, 0) is not None:  # None: the project does without it.
             for name in (DOWNLOADER, f"{DOWNLOADER}_BASE"):

@@ -6,24 +6,25 @@ place. Only then is its event sent. A process that is killed before has not repo
 """
 
 import time
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy import Request
 from scrapy.core.engine import ExecutionEngine
 from scrapy.crawler import Crawler
 from scrapy.http import Response
 
+from opic.client import HostPace, host_pace, retry_after_seconds
 from opic.errors import BadUrl
-from opic.html.links import absolute_link
 from opic.html.media_types import MediaType
-from opic.urls.canonical import canonical_url
+from opic.html.redirects import redirect_target
+from opic.urls.canonical import canonical_url, host_of
 
 MARK: Final = "opic"  # In the meta of a request for a page that the service handed out.
 BODY_BYTES_MAX: Final = 16 << 20  # Links beyond are not looked for.
-WAIT_SECONDS_MAX: Final = 86_400  # A site that asks for more is asked again after a day.
+FAILED_FROM: Final = 400  # The least status of an answer that is no page.
 
 
 def page_of(request: Request) -> str | None:
@@ -41,6 +42,18 @@ def key_of(url: str) -> str | None:
         return canonical_url(url)
     except BadUrl:
         return None
+
+
+def host_asked(request: Request) -> str:
+    """Return the host that a request asks."""
+    page = key_of(request.url)
+    return host_pace.host_of(request.url) or "" if page is None else host_of(page)
+
+
+def wait_asked(response: Response) -> float | None:
+    """Return the seconds that an answer asks to wait; None if it is no failure, or asks for nothing."""
+    header = (response.headers.get("Retry-After") or b"").decode("latin-1")
+    return retry_after_seconds(header) if response.status >= FAILED_FROM else None
 
 
 @dataclass(slots=True)
@@ -65,6 +78,7 @@ class Fetch:
     base: str = ""  # The URL that the links of the body are relative to.
     body: bytes = b""
     content_type: str | None = None
+    sets_cookie: bool = False
     asked: list[str] = field(default_factory=list)  # Pages that the callback asked for, as `key_of` names them.
 
     def failed(self, **said: Any) -> None:
@@ -77,12 +91,12 @@ class Fetch:
         self.event, self.body = {"status": status, "fetched_at": time.time()}, b""
         if (depth := request.meta.get("depth")) is not None:
             self.event["depth"] = depth
-        wait = (response.headers.get("Retry-After") or b"").decode("latin-1")
-        if status in (429, 503) and wait.isdecimal():
-            self.event["retry_after"] = min(int(wait), WAIT_SECONDS_MAX)
-        if 300 <= status < 400:
-            location = (response.headers.get("Location") or b"").decode("utf-8", "replace")
-            if location and (target := absolute_link(self.url, location)):
+        self.sets_cookie = "Set-Cookie" in response.headers
+        if (wait := wait_asked(response)) is not None:
+            self.event["retry_after"] = wait
+        if 300 <= status < FAILED_FROM:
+            location = response.headers.get("Location")
+            if location and (target := redirect_target(self.url, location)):
                 self.event["redirect"] = target
         else:
             self.read(response)
@@ -94,6 +108,17 @@ class Fetch:
             self.base, self.body = response.url, response.body[:BODY_BYTES_MAX]
             self.content_type = content_type
 
+    @property
+    def may_be_repeated(self) -> bool:
+        """Whether nothing was found that a further try of the same page would repeat."""
+        return self.event is None or "retry_after" in self.event or self.leads_to_itself
+
+    @property
+    def leads_to_itself(self) -> bool:
+        """Whether the page wants to be asked again with a cookie."""
+        redirect = (self.event or {}).get("redirect")
+        return self.sets_cookie and redirect is not None and key_of(redirect) == key_of(self.url)
+
 
 class InFlight:
     """All fetches and leases of a crawl; the scheduler and the middlewares share it."""
@@ -104,31 +129,49 @@ class InFlight:
         self.over = deque[Fetch]()  # Those that the engine is done with, until they are reported.
         self.leases: dict[str, PageLease] = {}  # By page.
         self.parents: WeakKeyDictionary[Request, Fetch] = WeakKeyDictionary()  # Of requests that a callback made.
-        self._queued: Counter[str] = Counter()  # Leased pages whose request, as for a retry, waits in Scrapy's queue.
+        self.given: WeakSet[Request] = WeakSet()  # Requests that the scheduler gave to the engine.
+        self.pace = HostPace()
 
-    def queue(self, page: str) -> None:
-        """Note that another request for a page waits in Scrapy's queue."""
-        if page in self.leases:
-            self._queued[page] += 1
+    def begin(self, request: Request, page: str | None) -> None:
+        """Note that the engine gets a request, and the page that it fetches."""
+        self.given.add(request)
+        if page is not None:
+            self.fetches[request] = Fetch(page)
 
-    def begin(self, request: Request, page: str) -> None:
-        """Note that the engine gets a request."""
-        self.fetches[request] = Fetch(page)
-        if page in self._queued:
-            self._queued -= Counter([page])
+    def put_off(self, request: Request, page: str) -> PageLease | None:
+        """Note that a page is to be asked again, by a copy of the request that it was handed out for.
+
+        Returns:
+            Its lease, which is over; None if the request is for no leased page, or its page was fetched.
+        """
+        mark = request.meta.get(MARK)
+        if not isinstance(mark, dict) or mark["page"] != page or page not in self.leases:
+            return None
+        begun = next((one for one, fetch in self.fetches.items() if fetch.url == page and fetch.may_be_repeated), None)
+        if begun is None:
+            return None
+        fetch = self.fetches.pop(begun)
+        if fetch.event is not None and not fetch.leads_to_itself:
+            self.over.append(fetch)  # It says how long the page is to wait.
+        return self.leases.pop(page)
 
     def knows(self, page: str) -> bool:
         """Tell whether a page is being fetched or about to be."""
         return page in self.leases or any(fetch.url == page for fetch in (*self.fetches.values(), *self.over))
 
+    def source_of(self, request: Request) -> Fetch | None:
+        """Return the fetch that a request goes on from, by a redirect; None if there is none."""
+        source = key_of((request.meta.get("redirect_urls") or [""])[-1])
+        if source is None:
+            return None
+        return next((fetch for fetch in self.fetches.values() if key_of(fetch.url) == source), None)
+
     def refreshed(self, request: Request) -> None:
         """Note that a page was read, if Scrapy follows its `<meta http-equiv=refresh>`: the spider never sees it."""
         if (request.meta.get("redirect_reasons") or [""])[-1] != "meta refresh":
             return
-        source = key_of(request.meta["redirect_urls"][-1])
-        for fetch in self.fetches.values():
-            if key_of(fetch.url) == source and fetch.event is None:
-                fetch.event = {"status": 200, "fetched_at": time.time()}
+        if (fetch := self.source_of(request)) is not None and fetch.event is None:
+            fetch.event = {"status": 200, "fetched_at": time.time()}
 
     def sweep(self, engine: ExecutionEngine) -> None:
         """Move the fetches that the engine is done with to `over`."""
@@ -139,7 +182,7 @@ class InFlight:
     def reported(self) -> None:
         """Take away the first fetch of `over`, and its lease if nothing is left to be done for the page."""
         page = self.over.popleft().url
-        if page not in self._queued and not any(fetch.url == page for fetch in (*self.fetches.values(), *self.over)):
+        if not any(fetch.url == page for fetch in (*self.fetches.values(), *self.over)):
             self.leases.pop(page, None)
 
     @property

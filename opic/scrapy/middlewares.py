@@ -1,4 +1,4 @@
-"""Middlewares that note what became of a fetch. They change no request and no answer."""
+"""Middlewares that note what became of a fetch, and put off what a host does not want to be asked now."""
 
 from typing import TypeVar
 
@@ -9,7 +9,8 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
 from scrapy.spidermiddlewares.base import BaseSpiderMiddleware
 
-from opic.scrapy.in_flight import in_flight_of
+from opic.scrapy.host_slots import HostRests
+from opic.scrapy.in_flight import FAILED_FROM, host_asked, in_flight_of, wait_asked
 
 Noting = TypeVar("Noting", bound="_DownloaderEvents")
 
@@ -50,11 +51,12 @@ class _DownloaderEvents:
 
 
 class RedirectEvents(_DownloaderEvents):
-    """Notes each hop of a redirect before Scrapy follows it."""
+    """Notes each hop of a redirect before Scrapy follows it, and what asks for a pause before Scrapy tries again."""
 
     def process_response(self, request: Request, response: Response) -> Response:
-        """Note a redirect."""
-        if 300 <= response.status < 400 and (fetch := self._pages.fetches.get(request)):
+        """Note an answer that may not reach the spider."""
+        fetch = self._pages.fetches.get(request)
+        if fetch is not None and (300 <= response.status < FAILED_FROM or wait_asked(response) is not None):
             fetch.answered(request, response)
         return response
 
@@ -67,6 +69,19 @@ class PageBodies(_DownloaderEvents):
         if (fetch := self._pages.fetches.get(request)) is not None:
             fetch.read(response)
         return response
+
+
+class HostPauses(_DownloaderEvents):
+    """Gives requests back to the scheduler whose hosts asked for a pause; the nearest to the downloader."""
+
+    def process_request(self, request: Request) -> Request | None:
+        """Look whether the host of a request rests."""
+        rests = request in self._pages.given and self._pages.pace.rests(host_asked(request))
+        return request.replace(dont_filter=True) if rests else None
+
+    def process_exception(self, request: Request, exception: Exception) -> Request | None:
+        """Take a request back from its slot."""
+        return request.replace(dont_filter=True) if isinstance(exception, HostRests) else None
 
 
 class FailureEvents(_DownloaderEvents):

@@ -15,7 +15,8 @@ from twisted.internet.defer import Deferred
 from opic.client import Page
 from opic.client.unsent_events import UnsentEvents
 from opic.errors import SettingsError
-from opic.scrapy.in_flight import MARK, in_flight_of, key_of, page_of
+from opic.scrapy.host_slots import HostSlots
+from opic.scrapy.in_flight import MARK, host_asked, in_flight_of, key_of, page_of
 from opic.scrapy.kept_requests import KeptRequests, request_without_record
 from opic.scrapy.options import CrawlOptions
 from opic.scrapy.service_task import ServiceTask, allowed_domains
@@ -28,7 +29,7 @@ class Scheduler(scrapy.core.scheduler.Scheduler):
     """Scrapy's own scheduler, but for plain GET requests, which are kept until the service hands their pages out.
 
     Start requests become seeds. What has a body, `dont_filter`, a callback that is no method of the spider, or a host
-    outside `allowed_domains` takes Scrapy's way, and so do retries.
+    outside `allowed_domains` takes Scrapy's way. A page that is to be tried again waits for its next turn.
     """
 
     def open(self, spider: Spider) -> "Deferred[None] | None":
@@ -46,7 +47,10 @@ class Scheduler(scrapy.core.scheduler.Scheduler):
         self._unsent = UnsentEvents(jobdir)
         self._ready = deque[tuple[str, Request]]()  # Leased pages, and their requests.
         self._leased: Request | None = None  # On its way from the service through the engine into `_ready`.
+        self._resting = list[Request]()  # Of Scrapy's queues; their hosts asked for a pause.
+        self._again = dict[str, Request]()  # By page: requests to be tried again, once the service hands the page out.
         self._own_first = False
+        self._slots = HostSlots(self.crawler, self._pages)
         self._service = ServiceTask(
             self.crawler,
             CrawlOptions.of(self.crawler.settings),
@@ -67,6 +71,9 @@ class Scheduler(scrapy.core.scheduler.Scheduler):
 
     async def _close(self, closing: "Deferred[None] | None") -> None:
         leases = [self._pages.leases.pop(page, None) for page, _ in self._ready]
+        lost = len(self._again) + sum(not self._dqpush(request) for request in self._resting)
+        if lost:
+            log.warning("%d requests were not tried again: their hosts, or the service, let them wait", lost)
         try:
             await self._service.close([lease.name for lease in leases if lease is not None])
         finally:
@@ -79,7 +86,11 @@ class Scheduler(scrapy.core.scheduler.Scheduler):
             raise DontCloseSpider
 
     def __len__(self) -> int:
-        """Return the number of requests that wait here; pages that wait in the service are not counted."""
+        """Return the number of requests that wait here.
+
+        Pages that wait in the service are not counted, and neither is what waits for a pause of its host to end: that
+        may take longer than a spider that has nothing else to do should wait.
+        """
         return super().__len__() + len(self._ready)
 
     def enqueue_request(self, request: Request) -> bool:
@@ -92,17 +103,38 @@ class Scheduler(scrapy.core.scheduler.Scheduler):
             self._leased = None
             return True
         self._pages.refreshed(request)
+        if page is not None and self._is_put_off(request, page):
+            return True
+        if self._leads_back(request, page):
+            return super().enqueue_request(request.replace(dont_filter=True))
         if page is None or not self._is_for_service(request, page):
-            taken = super().enqueue_request(request)
-            if taken and page is not None:
-                self._pages.queue(page)
-            return taken
+            return super().enqueue_request(request)
         is_start = request.meta.get("is_start_request", False)
         if parent is not None:
             parent.asked.append(page)
         elif not request.meta.get("redirect_times"):  # Where a redirect leads is known by the redirect's event.
             self._service.seed(page)
         return self._kept.add(page, request) or is_start
+
+    def _is_put_off(self, request: Request, page: str) -> bool:
+        """Tell whether a request was for a page's turn that came to nothing, so that it waits for the next one.
+
+        So it is with retries, pages that want a cookie, and pauses of hosts.
+        """
+        if (lease := self._pages.put_off(request, page)) is None:
+            return False
+        self._again[page] = request
+        self._service.release(lease.name)
+        return True
+
+    def _leads_back(self, request: Request, page: str | None) -> bool:
+        """Tell whether a page that has redirected is redirected to, with a cookie that it lacked."""
+        source = self._pages.source_of(request)
+        if source is None or not source.sets_cookie or page not in map(key_of, request.meta["redirect_urls"]):
+            return False
+        if source.leads_to_itself:
+            source.event = None
+        return True
 
     def _is_for_service(self, request: Request, page: str) -> bool:
         """Tell whether the service may say when a request has its turn."""
@@ -121,21 +153,32 @@ class Scheduler(scrapy.core.scheduler.Scheduler):
         if self._unsent.full:
             return None
         self._own_first = not self._own_first
-        if self._own_first:
-            request = super().next_request() or self._next_ready()
-        else:
-            request = self._next_ready() or super().next_request()
-        if request is not None and (page := page_of(request)) is not None:
-            self._pages.begin(request, page)
+        ways = (self._next_own, self._next_ready) if self._own_first else (self._next_ready, self._next_own)
+        request = ways[0]() or ways[1]()
+        if request is not None:
+            self._pages.begin(request, page_of(request))
         return request
+
+    def _next_own(self) -> Request | None:
+        """Return a request of Scrapy's queues whose host does not rest."""
+        for at, request in enumerate(self._resting):
+            if not self._pages.pace.rests(host_asked(request)):
+                return self._resting.pop(at)
+        while (own := super().next_request()) is not None and self._pages.pace.rests(host_asked(own)):
+            self._resting.append(own)
+        return own
 
     def _next_ready(self) -> Request | None:
         while self._ready:
             page, request = self._ready.popleft()
             lease = self._pages.leases.get(page)
-            if lease is not None and lease.ends > time.monotonic():
+            if lease is None or lease.ends <= time.monotonic():
+                self._pages.leases.pop(page, None)  # Another process may have it by now.
+            elif self._pages.pace.rests(host_asked(request)):
+                self._again[page] = request
+                self._service.release(self._pages.leases.pop(page).name)
+            else:
                 return request
-            self._pages.leases.pop(page, None)  # Another process may have it by now.
         return None
 
     def _hand_over(self, page: Page) -> bool:
@@ -165,5 +208,7 @@ class Scheduler(scrapy.core.scheduler.Scheduler):
         return not dropped
 
     def _request_of(self, page: Page) -> Request | None:
+        if (again := self._again.pop(page.url, None)) is not None:
+            return again
         kept = self._kept.get(key_of(Request(page.url).url) or page.url)
         return kept or request_without_record(self.spider, page.url)

@@ -34,6 +34,7 @@ GATHER_SECONDS: Final = 0.1  # How long events wait for others while pages are i
 POLL_SECONDS_MIN: Final = 0.05
 POLL_SECONDS_MAX: Final = 1.0  # Other processes may bring new pages at any time.
 AGAIN_SECONDS: Final = 2.0  # From a failed call to the next round, beside the client's own retries.
+DELAYS_SECONDS: Final = 60.0  # How often the service is asked for the delays of hosts.
 CLOSE_SECONDS: Final = 5.0  # For what is left to be said when the spider closes.
 DOMAINS_MAX: Final = 100  # The service's limit for one request.
 SEEDS_MAX: Final = 1_000  # In a call.
@@ -67,6 +68,8 @@ class ServiceTask:
         self._crawler, self._options, self._pages, self._unsent = crawler, options, pages, unsent
         self._hand_over, self._commit = hand_over, commit
         self._client = AsyncClient(options.url, token=options.api_token, crawler=options.crawler)
+        pages.pace, self._delays_at = self._client.pace, 0.0
+        self._unreleased = list[str]()
         self._links = LinkProcess(drop_nofollow=options.nofollow == "drop")
         self._seeds: dict[int, dict[str, None]] = defaultdict(dict)  # By depth; ordered.
         self._told: set[str] = set()  # Pages that were made known though no page links to them.
@@ -98,6 +101,11 @@ class ServiceTask:
     def add_event(self, **event: object) -> None:
         """Queue an event."""
         self._unsent.add({"crawler": self._options.crawler, **event})
+        self._wake.set()
+
+    def release(self, lease: str) -> None:
+        """Give a page back, soon."""
+        self._unreleased.append(lease)
         self._wake.set()
 
     def keep_delay(self, robotparser: RobotParser, request: Request) -> None:
@@ -173,6 +181,7 @@ class ServiceTask:
     async def _round(self) -> None:
         await self._send_seeds()
         await self._send_events()
+        await self._send_releases()
         await self._renew()
         await self._poll()
 
@@ -200,6 +209,12 @@ class ServiceTask:
             if (accepted := await self._unsent.send(self._client, self._reject)) is None:
                 return
             self._count("events", accepted)
+            self._poll_at = 0.0
+
+    async def _send_releases(self) -> None:
+        if leases := list(self._unreleased):
+            await self._client.release(leases)
+            del self._unreleased[: len(leases)]
             self._poll_at = 0.0
 
     def _reject(self, event: bytes, why: str) -> None:
@@ -230,6 +245,9 @@ class ServiceTask:
         now = time.monotonic()
         if not (wanted := self._room()) or now < self._poll_at:
             return
+        if now >= self._delays_at:
+            self._pages.pace.use(await self._client.politeness())
+            self._delays_at = now + DELAYS_SECONDS
         delays, self._delays = self._delays, {}
         try:
             answer = await self._client.next(
@@ -300,8 +318,8 @@ class ServiceTask:
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await self._send_seeds()
                     await self._send_events()
-                    if unstarted:
-                        await self._client.release(unstarted)
+                    self._unreleased += unstarted
+                    await self._send_releases()
             except (ClientError, TimeoutError) as error:
                 log.error("the service did not take all that was left at the end: %s", str(error) or "it is too slow")
         if not self._unsent.save():

@@ -16,6 +16,7 @@ from opic.errors import SettingsError
 from opic.scrapy import Addon, FailureEvents, PageEvents, RedirectEvents, RobotsTxt, Scheduler
 from opic.scrapy.in_flight import MARK, Fetch, page_of
 from opic.scrapy.kept_requests import KeptRequests, request_without_record
+from opic.scrapy.middlewares import HostPauses
 from opic.scrapy.options import CrawlOptions
 
 URL = {"OPIC_URL": "http://127.0.0.1:8080"}
@@ -51,6 +52,7 @@ def test_addon_enables_its_parts_and_replaces_the_middleware_of_robots_txt() -> 
     assert settings["SCHEDULER"] is Scheduler
     assert settings.getdict("SPIDER_MIDDLEWARES") == {PageEvents: 10}
     assert (downloader[RedirectEvents], downloader[FailureEvents], downloader[RobotsTxt]) == (610, 50, 100)
+    assert downloader[HostPauses] == max(place for place in downloader.values() if place is not None)
     assert RobotsTxtMiddleware not in downloader
 
 
@@ -100,6 +102,10 @@ def html(status: int = 200, body: bytes = b"<a href=x>", **headers: str) -> Resp
         (html(302, Location="javascript:x()"), {"status": 302}),
         (html(503, **{"Retry-After": "999999999"}), {"status": 503, "retry_after": 86_400}),
         (html(503, **{"Retry-After": "soon"}), {"status": 503}),
+        (html(500, **{"Retry-After": " 60 "}), {"status": 500, "retry_after": 60}),
+        (html(503, **{"Retry-After": "Sun, 06 Nov 1994 08:49:37 GMT"}), {"status": 503, "retry_after": 0}),
+        (html(200, **{"Retry-After": "60"}), {"status": 200}),
+        (html(302, Location=b"/caf\xe9"), {"status": 302, "redirect": "http://a.example/caf%E9"}),
     ],
 )
 def test_event_reports_the_response(response: Response, event: dict[str, Any]) -> None:
