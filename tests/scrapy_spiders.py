@@ -88,7 +88,7 @@ class Everything(scrapy.Spider):
         yield {"url": response.url, "status": response.status, "method": response.request.method}
         if isinstance(response, scrapy.http.HtmlResponse):
             for link in LinkExtractor(unique=False).extract_links(response):
-                yield scrapy.Request(link.url, self.parse)
+                yield scrapy.Request(link.url, self.parse, dont_filter=link.url.endswith("/again"))
         if response.url == self.start_urls[0] and response.request.method == "GET":
             for number in range(2):
                 yield scrapy.FormRequest(response.urljoin("/form"), self.parse, formdata={"n": str(number)})

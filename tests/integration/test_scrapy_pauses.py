@@ -15,6 +15,7 @@ from website import WebPage, asking_for_pause, failing_first, linking, redirect,
 
 from opic.client import Client
 from opic.html.links import html_links
+from opic.urls.canonical import canonical_url
 
 pytestmark = pytest.mark.slow
 
@@ -173,49 +174,64 @@ def test_bytes_of_a_location_are_escaped_as_they_are(
         assert service.inlinks(site.url + target).inlinks == [site.url + "/moved"]
 
 
+def pages_in_encodings() -> dict[str, WebPage]:
+    """Pages whose links need their encoding, by path; and below them, where they lead."""
+    types = (
+        "Text/HTML; Charset=ISO-8859-2",
+        'text/html;charset="iso-8859-2"',
+        "TEXT/HTML ; version=1; charset=iso-8859-2",
+    )
+    named = '<meta http-equiv="content-type" content="text/html; charset=gbk"><a href="/p?q=中">x</a>'
+    return {
+        **{
+            f"/t/{n}": WebPage(f'<a href="/ł{n}">x</a>'.encode("iso-8859-2"), headers={"content-type": kind})
+            for n, kind in enumerate(types)
+        },
+        "/prescan": WebPage(named.encode("gbk"), headers={"content-type": "text/html"}),
+        "/unnamed": WebPage('<a href="/u?q=é&amp;r">x</a>'.encode("cp1252"), headers={"content-type": "text/html"}),
+    }
+
+
 def hard_site() -> tuple[dict[str, WebPage], dict[str, WebPage]]:
     """A site with all that the tests above have; and what fails when it is first asked for."""
-    types = {
-        "/t/0": "Text/HTML; Charset=ISO-8859-2",
-        "/t/1": 'text/html;charset="iso-8859-2"',
-        "/t/2": "TEXT/HTML ; version=1; charset=iso-8859-2",
+    failures = {
+        "/503": WebPage(status=503),
+        "/429": WebPage(status=429, headers={"retry-after": "1"}),
+        "/dated": asking_for_pause(503, 1, "date"),
     }
-    pages = {
-        "/": WebPage(
-            linking("/raw", "/raw8", "/503", "/429", "/moved", "/Doc", "/doc", "/chain/0", "/nothing", *types).body,
-            behind=("w=1", redirect("/", "w=1")),
-        ),
-        "/member": WebPage(linking("/inside").body, behind=("ok=1", redirect("/consent", "seen=1"))),
-        "/consent": redirect("/member", "ok=1"),
+    encoded = pages_in_encodings()
+    redirects = {
         "/raw": redirect("/caf\xe9"),
         "/raw8": redirect("/thé".encode().decode("latin-1")),
         "/moved": redirect("/target"),
-        "/text": WebPage('<a href="/no">x</a>', headers={"content-type": "text/plain"}),
-        **{
-            path: WebPage(f'<a href="/ł{n}">x</a>'.encode("iso-8859-2"), headers={"content-type": types[path]})
-            for n, path in enumerate(types)
-        },
-        **{f"/chain/{n}": linking(f"/chain/{n + 1}", "/text") for n in range(4)},
-        **dict.fromkeys(("/503", "/429", "/Doc", "/doc"), linking("/last")),
     }
-    quiet = (
-        "/caf%E9",
-        "/th%C3%A9",
-        "/target",
-        "/inside",
-        "/chain/4",
-        "/last",
-        "/form",
-        *(f"/%C5%82{n}" for n in range(3)),
+    others = {
+        "/refresh": WebPage('<meta http-equiv="Refresh" content="0; URL=refreshed?a=1"><a href="/last">x</a>'),
+        "/x/base": WebPage('<base href="/deep/"><a href="one">x</a><a href="../last#part">x</a><a href="?">x</a>'),
+        "/elsewhere": WebPage('<base href="http://elsewhere.example/"><a href="no">x</a>'),
+        "/text": WebPage('<a href="/no">x</a>', headers={"content-type": "text/plain"}),
+        # Three pages, the third of which Scrapy asks for without the question mark.
+        "/names": linking("/one#a", "/./one", "/y/../one", "/one#", "/two%41", "/three?", "/again"),
+        **dict.fromkeys(("/Doc", "/doc", "/again", *failures), linking("/last")),
+        **{f"/chain/{n}": linking(f"/chain/{n + 1}", "/text") for n in range(4)},
+    }
+    first = linking("/nothing", "/chain/0", *encoded, *redirects, *others)
+    walled = {
+        "/": WebPage(first.body, behind=("w=1", redirect("/", "w=1"))),
+        "/consent": redirect("/member", "ok=1"),
+        "/member": WebPage(linking("/inside").body, behind=("ok=1", redirect("/consent", "seen=1"))),
+    }
+    below = (
+        "/caf%E9 /th%C3%A9 /target /refreshed?a=1 /deep/one /deep/ /last /one /two%41 /three /chain/4 /inside /form "
+        "/%C5%820 /%C5%821 /%C5%822 /p?q=%D6%D0 /u?q=%E9&r"
     )
-    failures = {"/503": WebPage(status=503), "/429": WebPage(status=429, headers={"retry-after": "1"})}
-    return pages | dict.fromkeys(quiet, linking()), failures
+    return encoded | redirects | others | walled | dict.fromkeys(below.split(), linking()), failures
 
 
 def test_same_pages_and_links_as_by_scrapy_alone(service: Client, host: str, tmp_path: Path) -> None:
-    pages, failures = hard_site()
     seen, asked = [], []
     for name, settings in (("alone", {"ADDONS": {}}), ("opic", {"OPIC_CLOSE_AFTER_IDLE": 5})):
+        pages, failures = hard_site()
         with website(host, failing_first(failures, pages)) as site:
             start = [site.url + "/", site.url + "/member"]
             run = crawl(tmp_path / name, service, host, start, RETRY_TIMES=2, **settings)
@@ -225,9 +241,10 @@ def test_same_pages_and_links_as_by_scrapy_alone(service: Client, host: str, tmp
             asked.append(Counter(site.paths()))
     assert seen[0] == seen[1]
     assert asked[0] == asked[1]
+    assert asked[0].keys() == pages.keys() | {"/nothing"}
     wait_until(lambda: service.stats().lag == 0)
     expected = {
-        (site.url + path, link)
+        (site.url + path, canonical_url(link))
         for path, page in pages.items() if page.status == 200
         for link in html_links(site.url + path, page.body, content_type=page.headers.get("content-type", "text/html"))
     }  # fmt: skip
