@@ -1,6 +1,7 @@
 """The crawls that URLFrontier's calls name: items put into one, pages leased and listed. Used in one event loop."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -22,7 +23,7 @@ from opic.urlfrontier import items
 from opic.urlfrontier import urlfrontier_pb2 as pb
 from opic.urlfrontier.parents import Parents, tell
 from opic.urlfrontier.queues import known_before, known_since, leased, pages
-from opic.urls.canonical import host_of, shown
+from opic.urls.canonical import canonical_host, host_of, shown
 
 DEFAULT_NAMES: Final = ("", "DEFAULT")  # Of OPIC_CRAWL, in calls.
 PARENT_SECONDS: Final = 10.0  # How long a Discovered item waits for the event of the page that links to it.
@@ -32,6 +33,7 @@ HOST_URLS: Final = 100  # Pages for each host in a call without max_urls_per_que
 PRUNE_SECONDS: Final = 10.0  # Interval at which expired leases are removed from memory.
 EVENTS_TOGETHER: Final = 1_000
 DAY_SECONDS: Final = 86_400
+PORT: Final = re.compile(r":\d*$")
 
 
 class UrlFrontierCrawl:
@@ -52,6 +54,22 @@ class UrlFrontierCrawl:
         self._events.close()
         self._leases.close()
         self._seeds.close()
+
+    async def host(self, key: str) -> str:
+        """Return the host, or the domain, that a call names, in any spelling; "" if it names none.
+
+        Raises:
+            BadInput: it is no host.
+        """
+        return await asyncio.to_thread(self._host, key) if key else ""
+
+    def _host(self, key: str) -> str:
+        crawl = self.backend.crawl
+        named = canonical_host(PORT.sub("", key), self.backend.limits.normalization)
+        crawl.follow()
+        names = named, named.removesuffix("."), f"{named}."  # A name with a dot at its end is another host here.
+        known = (name for name in names if any(one.hosts.number(name) is not None for one in crawl.replicas))
+        return next(known, names[1])
 
     # Writing.
 
@@ -83,7 +101,7 @@ class UrlFrontierCrawl:
             BadInput: the URL or its key can't be taken.
         """
         url = self.backend.limits.canonical(info.url)
-        items.check_key(url, info.key)
+        items.check_key(url, info.key, self.backend.limits.normalization)
         return url
 
     async def put_known(self, known: pb.KnownURLItem) -> None:
@@ -128,7 +146,7 @@ class UrlFrontierCrawl:
 
     async def lease(self, asked: pb.GetParams) -> dict[str, Any]:
         """Lease the best pages of the best hosts; the pages of a host come together."""
-        request = self._request(asked)
+        request = self._request(asked, await self.host(asked.key))
         answer = await asyncio.to_thread(self._lease, request)
         urls = [self.backend.limits.canonical(page["url"]) for page in answer["pages"]]  # It may be another name.
         for page, url in zip(answer["pages"], urls, strict=True):
@@ -144,12 +162,12 @@ class UrlFrontierCrawl:
         """Release leases of pages that no client received."""
         await asyncio.shield(asyncio.to_thread(self.backend.frontier.release, leases))
 
-    def _request(self, asked: pb.GetParams) -> PagesRequest:
+    def _request(self, asked: pb.GetParams, domain: str) -> PagesRequest:
         most, each = self.backend.settings.max_n, asked.max_urls_per_queue or HOST_URLS
         return self.backend.frontier.request(
             min(each if asked.key else asked.max_queues * each or URLS_MAX, most),
             lease_seconds=float(asked.delay_requestable or LEASE_SECONDS),
-            domain=asked.key or None,
+            domain=domain or None,
             host_pages=asked.max_urls_per_queue or None,
             hosts=None if asked.key else asked.max_queues or None,
         )
@@ -172,14 +190,14 @@ class UrlFrontierCrawl:
         page = self.backend.crawl.page(self.backend.limits.canonical(url))
         return None if page is None else self._items([page], name)[0]
 
-    def listed(self, asked: pb.ListUrlParams, size: int) -> list[pb.URLItem]:
+    def listed(self, asked: pb.ListUrlParams, host: str, size: int) -> list[pb.URLItem]:
         """Return pages, also those that are not due."""
-        matching = pages(self.backend.crawl, asked.key, asked.filter, ignore_case=asked.ignoreCase)
+        matching = pages(self.backend.crawl, host, asked.filter, ignore_case=asked.ignoreCase)
         return self._items(list(islice(matching, asked.start, asked.start + size)), asked.crawlID)
 
-    def count(self, asked: pb.CountUrlParams) -> int:
+    def count(self, asked: pb.CountUrlParams, host: str) -> int:
         """Count pages, also those that are not due."""
-        return sum(1 for _ in pages(self.backend.crawl, asked.key, asked.filter, ignore_case=asked.ignoreCase))
+        return sum(1 for _ in pages(self.backend.crawl, host, asked.filter, ignore_case=asked.ignoreCase))
 
     def _items(self, found: Sequence[LedgerPage], name: str) -> list[pb.URLItem]:
         told, since_of = [], known_since(self.backend.crawl, [page.url for page in found])

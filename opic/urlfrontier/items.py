@@ -6,10 +6,11 @@ from typing import Any, Final
 
 import ada_url
 
-from opic.errors import BadInput
+from opic.errors import BadInput, BadUrl
 from opic.model.events import CrawlEvent
 from opic.urlfrontier.urlfrontier_pb2 import KnownURLItem, StringList, URLInfo
-from opic.urls.canonical import host_of, registered_domain, shown
+from opic.urls.canonical import canonical_url, host_of, is_address, shown
+from opic.urls.normalization import PLAIN, Normalization
 
 LINKS: Final = "opic.links"  # Metadata: all links of the page.
 BASE: Final = "opic.base"  # Metadata: the base of relative links; the page's URL if absent.
@@ -23,19 +24,39 @@ ABSOLUTE: Final = ("http://", "https://")
 SPACE: Final = " \t\r\n\f"
 # What tells of one fetch, or has its place elsewhere: a client that got it back would report it with the next fetch.
 NOT_STORED: Final = (LINKS, BASE, PATH, STATUS, CAUSE, REDIRECTED)
+NO_KEY: Final = "_DEFAULT_"  # StormCrawler's, for a URL of which it finds no host or address.
 NEVER: Final = 4_070_908_800  # Unix seconds, 2099-01-01: the refetch date of pages that are done.
 Metadata = Mapping[str, StringList]
 
 
-def check_key(url: str, key: str) -> None:
-    """Check the queue that an item names for its URL.
+def check_key(url: str, key: str, normalization: Normalization = PLAIN) -> None:
+    """Check the queue that an item names for its URL: the host, in any spelling, a domain above it, or its IP address.
+
+    Domains are not looked up, since the client's list of public suffixes, with or without private ones, may be another.
 
     Raises:
-        BadInput: it is neither the host, nor its registered domain, nor empty.
+        BadInput: it is something else.
     """
     host = host_of(url)
-    if key not in ("", host, registered_domain(host)):
-        raise BadInput(f"key={shown(key)} is neither the host {host} of its URL nor its registered domain")
+    if key in ("", host, NO_KEY):
+        return
+    named = _host_of_key(key, normalization)
+    above = "." in named and host.rstrip(".").endswith(f".{named}")
+    if named != host.rstrip(".") and not above and (is_address(host) or not is_address(named)):
+        raise BadInput(f"key={shown(key)} is neither the host {host} of its URL nor a domain above it")
+
+
+def _host_of_key(key: str, normalization: Normalization) -> str:
+    """Return the host that a key names, without a dot at its end; "" if it names none.
+
+    Clients cut their keys out of URLs in ways of their own: a port, or what the rest of the URL hides, may be left.
+    """
+    for authority in (key, f"[{key}]"):
+        try:
+            return host_of(canonical_url(f"http://{authority}/", normalization=normalization)).rstrip(".")
+        except BadUrl:
+            continue
+    return ""
 
 
 def is_read(metadata: Metadata) -> bool:

@@ -151,8 +151,9 @@ class UrlFrontier:
     async def GetStats(self, asked: pb.QueueWithinCrawlParams) -> pb.Stats:
         """Count pages, of a host or of all."""
         crawl = await self._crawls.of(asked.crawlID)
+        host = await crawl.host(asked.key)
         found = await asyncio.to_thread(queues, crawl.backend.crawl)
-        some = [queue for name, queue in found.items() if asked.key in ("", name)]
+        some = [queue for name, queue in found.items() if host in ("", name)]
         return pb.Stats(
             size=sum(queue.active for queue in some),
             inProcess=sum(queue.leased for queue in some),
@@ -175,25 +176,26 @@ class UrlFrontier:
     async def ListURLs(self, asked: pb.ListUrlParams) -> AsyncIterator[pb.URLItem]:
         """Return pages, also those that are not due."""
         crawl = await self._crawls.of(asked.crawlID)
-        for item in await asyncio.to_thread(crawl.listed, asked, asked.size or LISTED_DEFAULT):
+        host = await crawl.host(asked.key)
+        for item in await asyncio.to_thread(crawl.listed, asked, host, asked.size or LISTED_DEFAULT):
             yield item
 
     async def CountURLs(self, asked: pb.CountUrlParams) -> pb.Long:
         """Count pages, also those that are not due."""
         crawl = await self._crawls.of(asked.crawlID)
-        return pb.Long(value=await asyncio.to_thread(crawl.count, asked))
+        return pb.Long(value=await asyncio.to_thread(crawl.count, asked, await crawl.host(asked.key)))
 
     # Changing.
 
     async def DeleteQueue(self, asked: pb.QueueWithinCrawlParams) -> pb.Long:
         """Forget the pages of a host."""
         crawl = await self._crawls.of(asked.crawlID)
-        return pb.Long(value=await asyncio.to_thread(crawl.forget, asked.key))
+        return pb.Long(value=await asyncio.to_thread(crawl.forget, await crawl.host(asked.key)))
 
     async def PurgeURLs(self, asked: pb.PurgeUrlParams) -> pb.Long:
         """Forget the pages that became known more than some days ago, of a host or of all."""
         crawl = await self._crawls.of(asked.crawlID)
-        return pb.Long(value=await asyncio.to_thread(crawl.purge, asked.key, asked.days))
+        return pb.Long(value=await asyncio.to_thread(crawl.purge, await crawl.host(asked.key), asked.days))
 
     async def DeleteCrawl(self, asked: pb.DeleteCrawlMessage) -> pb.Long:
         """Forget all pages of a crawl, if that is allowed; none if there is no such crawl."""
@@ -222,19 +224,20 @@ class UrlFrontier:
             why = "the delay of all hosts is a setting: start the service with OPIC_HOST_DELAY_SECONDS"
             raise CallRefused(grpc.StatusCode.FAILED_PRECONDITION, why)
         seconds = float(min(asked.delay_requestable, DELAY_SECONDS_MAX))
-        await asyncio.to_thread(crawl.backend.frontier.report_delay, asked.key, seconds)
+        await asyncio.to_thread(crawl.backend.frontier.report_delay, await crawl.host(asked.key), seconds)
         return pb.Empty()
 
     async def BlockQueueUntil(self, asked: pb.BlockQueueParams) -> pb.Empty:
         """Hand out no page of a host before a time, at all endpoints; 0 ends that."""
         crawl = await self._crawls.of(asked.crawlID)
-        await asyncio.to_thread(crawl.backend.frontier.block, asked.key, float(min(asked.time, NEVER)))
+        until = float(min(asked.time, NEVER))
+        await asyncio.to_thread(crawl.backend.frontier.block, await crawl.host(asked.key), until)
         return pb.Empty()
 
     async def SetCrawlLimit(self, asked: pb.CrawlLimitParams) -> pb.Empty:
         """Limit how many pages of a host are read, at all endpoints; 0 removes the limit."""
         crawl = await self._crawls.of(asked.crawlID)
-        if not await asyncio.to_thread(crawl.backend.frontier.limit, asked.key, asked.limit):
+        if not await asyncio.to_thread(crawl.backend.frontier.limit, await crawl.host(asked.key), asked.limit):
             raise CallRefused(grpc.StatusCode.NOT_FOUND, "no page of this host is known")
         return pb.Empty()
 

@@ -142,6 +142,11 @@ def _suffixes(*, only_icann: bool = False) -> PublicSuffixList:
     return PublicSuffixList(only_icann=only_icann)
 
 
+def is_address(host: str) -> bool:
+    """Return whether the host of a canonical URL is an IP address."""
+    return host.endswith("]") or host.rsplit(".", 1)[-1].isdigit()
+
+
 @lru_cache(maxsize=32_768)  # 10 MB. A host table asks for each new host, twice in a row.
 def registered_domain(host: str) -> str:
     """Return the registered domain of a host: its public suffix and one label more; the host itself if there is none.
@@ -149,8 +154,8 @@ def registered_domain(host: str) -> str:
     >>> registered_domain("www.bbc.co.uk"), registered_domain("localhost"), registered_domain("127.0.0.1")
     ('bbc.co.uk', 'localhost', '127.0.0.1')
     """
-    if host.endswith("]") or host.rsplit(".", 1)[-1].isdigit():
-        return host  # An address has no domain.
+    if is_address(host):
+        return host  # It has no domain.
     found = _suffixes().privatesuffix(host.rstrip("."))
     return host if not found or found == host else found  # Not a second string of the same text.
 
@@ -161,7 +166,7 @@ def icann_domain(host: str) -> str:
     >>> icann_domain("a.github.io"), registered_domain("a.github.io"), icann_domain("www.bbc.co.uk")
     ('github.io', 'a.github.io', 'bbc.co.uk')
     """
-    if host.endswith("]") or host.rsplit(".", 1)[-1].isdigit():
+    if is_address(host):
         return host
     return _suffixes(only_icann=True).privatesuffix(host.rstrip(".")) or host
 

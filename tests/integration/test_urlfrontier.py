@@ -298,6 +298,128 @@ def test_metadata_about_a_fetch_is_not_returned_for_the_next_one(served: tuple[S
     assert service.backend.crawl.page(C) is not None
 
 
+# The host of a URL as it stands there, and other names by which StormCrawler or another client may call its queue.
+KEYS = {
+    "http://A.example:8080/": ["A.example", "a.EXAMPLE", "a.example:8080", "A.example.", "_DEFAULT_", "192.0.2.1"],
+    "http://b.example./": ["b.example.", "b.example", "B.example.:80"],
+    "http://b\u00fccher.example/": [
+        "b\u00fccher.example",
+        "B\u00dcCHER.example",
+        "xn--bcher-kva.example",
+        "b\u00fccher\u3002example",
+    ],
+    "http://exampl%65.org/": ["exampl%65.org", "example.org"],
+    "http://user@c.example\\x/": ["c.example\\x"],
+    "http://d.\texample/": ["d.\texample"],
+    "http://[2001:DB8::1]:81/": ["[2001:DB8::1]", "[2001:db8:0:0:0:0:0:1]", "2001:db8:0:0:0:0:0:1", "[2001:db8::1]:81"],
+    "http://0x7f.1/": ["0x7f.1", "127.0.0.1", "2130706433"],
+    "http://www.news.bbc.co.uk/": ["www.news.bbc.co.uk", "bbc.co.uk", "BBC.co.uk.", "news.bbc.co.uk"],
+    "http://www.a.github.io/": ["a.github.io", "github.io"],  # By private suffixes, and without them.
+    "http://e.xn--p1ai/": ["e.\u0440\u0444", "e.xn--p1ai"],
+}
+
+
+def test_a_key_is_the_host_or_a_domain_above_it_in_any_spelling(served: tuple[Stub, EmbeddedService]) -> None:
+    stub, service = served
+    items = [(url, key) for url, keys in KEYS.items() for key in keys]
+    reports = [known(url, {"fetch.statusCode": "200"}, key=key) for url, key in items]
+    puts = [discovered(url, key=key) for url, key in items] + reports
+    for number, item in enumerate(puts):
+        item.ID = str(number)
+    assert stub.put(puts) == {item.ID: OK for item in puts}
+    assert settled(service)["known_pages"] == len(KEYS)
+    batch = pb.DiscoveredBatch(items=[info(url, key=key) for url, key in items])
+    assert [set(ack.statuses) for ack in stub.PutDiscovered(iter([batch]))] == [{OK}]
+
+
+def test_a_key_is_read_by_the_rules_of_the_crawl(tmp_path: Path) -> None:
+    with frontier(tmp_path / "data", normalize="www") as (stub, service):
+        for key in ("www.a.example", "WWW.a.example.", "a.example"):
+            assert set(stub.put([discovered("http://www.a.example/", key=key)]).values()) == {OK}
+        assert settled(service)["known_pages"] == 1
+        assert stub.CountURLs(pb.CountUrlParams(key="www.a.example")).value == 1
+        assert len(stub.take(key="www.a.example")) == 1
+
+
+def test_a_key_that_is_no_name_of_the_host_is_skipped(served: tuple[Stub, EmbeddedService]) -> None:
+    stub, service = served
+    bad = {
+        "http://a.example/": [
+            "b.example",
+            "www.a.example",
+            "a.example.b",
+            "xa.example",
+            "example",
+            "no host",
+            "[",
+            "x" * 9_999,
+        ],
+        "http://xa.example/": ["a.example"],
+        "http://a.github.io/": ["b.github.io", "io"],
+        "http://192.0.2.1/": ["192.0.2.2", "0.2.1", "[2001:db8::1]"],
+        "http://[2001:db8::1]/": ["[2001:db8::2]", "192.0.2.1"],
+    }
+    batch = pb.DiscoveredBatch(items=[info(url, key=key) for url, keys in bad.items() for key in keys])
+    (answer,) = stub.PutDiscovered(iter([batch]))
+    assert set(answer.statuses) == {SKIPPED}
+    assert len(answer.statuses) == sum(map(len, bad.values()))
+    assert settled(service)["known_pages"] == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "keys"),
+    [
+        ("http://a.example/", ["A.Example:80", "a.example."]),
+        ("http://b.example./", ["b.example", "B.example."]),
+        ("http://xn--bcher-kva.example/", ["B\u00fccher.example", "xn--Bcher-kva.example:8080"]),
+        ("http://[2001:db8::1]/", ["[2001:DB8:0::1]:8080"]),
+        ("http://example.org/", ["EXAMPL%65.org"]),
+    ],
+)
+def test_calls_find_a_queue_by_any_spelling_of_its_host(
+    served: tuple[Stub, EmbeddedService], url: str, keys: list[str]
+) -> None:
+    stub, service = served
+    for key in keys:
+        stub.put([discovered(url), discovered("http://other.example/")])
+        assert stub.GetStats(pb.QueueWithinCrawlParams(key=key)).size == 1
+        assert [item.ID for item in stub.ListURLs(pb.ListUrlParams(key=key))] == [url]
+        assert stub.CountURLs(pb.CountUrlParams(key=key)).value == 1
+        stub.SetCrawlLimit(pb.CrawlLimitParams(key=key, limit=5))
+        stub.BlockQueueUntil(pb.BlockQueueParams(key=key, time=int(time.time()) + 3_600))
+        assert stub.take(key=key) == []
+        stub.BlockQueueUntil(pb.BlockQueueParams(key=key))
+        stub.SetDelay(pb.QueueDelayParams(key=key, delay_requestable=9))
+        told = service.backend.frontier.explain(url)
+        assert told is not None
+        assert told["host_delay_seconds"] == 9
+        stub.SetDelay(pb.QueueDelayParams(key=key))
+        assert [one.url for one in stub.take(key=key)] == [url]
+        assert stub.PurgeURLs(pb.PurgeUrlParams(key=key, days=1)).value == 0
+        assert stub.DeleteQueue(pb.QueueWithinCrawlParams(key=key)).value == 1
+
+
+def test_a_domain_as_key_gets_the_pages_of_its_hosts(served: tuple[Stub, EmbeddedService]) -> None:
+    stub, _ = served
+    urls = {"http://a.github.io/", "http://b.github.io/"}
+    stub.put([*map(discovered, urls), discovered("http://a.example/")])
+    assert {one.url for one in stub.take(key="GitHub.io.", max_urls_per_queue=2)} == urls
+
+
+def test_a_call_refuses_a_key_that_is_no_host(served: tuple[Stub, EmbeddedService]) -> None:
+    stub, _ = served
+    for call, asked in (
+        ("GetURLs", pb.GetParams(key="no host")),
+        ("GetStats", pb.QueueWithinCrawlParams(key="no host")),
+        ("CountURLs", pb.CountUrlParams(key="a.example/x")),
+        ("ListURLs", pb.ListUrlParams(key="[")),
+        ("PurgeURLs", pb.PurgeUrlParams(key="a.example?")),
+        ("DeleteQueue", pb.QueueWithinCrawlParams(key="u@a.example")),
+        ("DeleteQueue", pb.QueueWithinCrawlParams()),
+    ):
+        assert stub.refused(call, asked) == grpc.StatusCode.INVALID_ARGUMENT
+
+
 def test_bad_items_are_skipped_and_the_others_accepted(served: tuple[Stub, EmbeddedService]) -> None:
     stub, service = served
     bad = [

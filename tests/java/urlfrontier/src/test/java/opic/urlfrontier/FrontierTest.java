@@ -30,6 +30,7 @@ import crawlercommons.urlfrontier.Urlfrontier.Stats;
 import crawlercommons.urlfrontier.Urlfrontier.URLInfo;
 import crawlercommons.urlfrontier.Urlfrontier.URLItem;
 import io.grpc.Status.Code;
+import java.net.URL;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
@@ -242,6 +243,35 @@ class FrontierTest {
             discovered(foreign),
             discovered("https://a.example.com/")));
     assertEquals(1, count(CountUrlParams.getDefaultInstance()));
+  }
+
+  @Test
+  @DisplayName("may name the queue by the host that java.net.URL finds, as StormCrawler does")
+  void hostsOfJava() throws Exception {
+    List<URLItem> items = new ArrayList<>();
+    for (String url :
+        List.of(
+            "HTTP://A.Example:80/",
+            "http://user:secret@a.example/x",
+            "http://a.example.:8080/",
+            "http://b\u00fccher.example/",
+            "http://B\u00dcCHER\uff0eexample?q",
+            "http://exampl%65.org/",
+            "http://a%2eb.example/",
+            "http://[2001:DB8::0:1]:81/",
+            "http://0x7f.1/",
+            "http://2130706433/",
+            "http:/a.example/",
+            "http:a.example",
+            "http:\\\\a.example/",
+            "http://a.example\\b/",
+            "http://a@b@c.example/",
+            "http://a_b.example/")) {
+      String host = new URL(url).getHost();
+      String key = host == null ? "_DEFAULT_" : host;
+      items.add(discovered(info(url).toBuilder().setKey(key).build()));
+      assertEquals(List.of(Status.OK), client.put(items.get(items.size() - 1)), url + " " + key);
+    }
   }
 
   // What ListQueuesPaginationTest asserts.
