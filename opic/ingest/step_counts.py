@@ -63,7 +63,7 @@ class StepCounts:
             return
         with store_errors(), self._shard.client.pipeline(transaction=True) as pipe:
             if marks:
-                pipe.hset(self._shard.keys.metrics, WORKER_AT, round(time.time()))
+                pipe.hset(self._shard.keys.metrics, WORKER_AT, int(time.time()))
                 self._marked = time.monotonic()
             for name, count in self._new.items():
                 pipe.hincrby(self._shard.keys.metrics, name, count)

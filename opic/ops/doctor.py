@@ -237,8 +237,9 @@ def _workers(backend: Backend) -> Finding:
     if backend.worker_problem() is not None:
         time.sleep(MARK_SECONDS)  # Where one of two has just ended, the other says by then that it is there.
     if (problem := backend.worker_problem()) is not None:
-        ended_in_order = seconds_without_worker(backend.shard.client, backend.shard.keys) is None
-        return Finding("workers", "warn" if ended_in_order and not backend.lag() else "FAIL", problem)
+        return Finding("workers", "FAIL", problem)
+    if seconds_without_worker(backend.shard.client, backend.shard.keys) is None:
+        return Finding("workers", "warn", "no worker runs, and no event waits for one")
     before = backend.crawl.heads()
     deadline = time.monotonic() + PROGRESS_SECONDS
     while backend.lag() and backend.crawl.heads() == before:

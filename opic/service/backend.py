@@ -426,7 +426,9 @@ class Backend:
         return {**self.query.stats(), **more, "lag": lag, "undelivered": undelivered}
 
     def worker_problem(self) -> str | None:
-        """Return that no worker is there, how long none has applied an event, and what to do; None while one is.
+        """Return that no worker is there, how long none has applied an event, and what to do.
+
+        None while one is there, and where all ended in order and left no event.
 
         Raises:
             StoreUnavailable: the store or the log can't be asked.
@@ -435,6 +437,8 @@ class Backend:
         if silent is not None and silent < ALIVE_SECONDS:
             return None
         lag, applied_us = self.lag(), self.crawl.totals().time_us
+        if silent is None and not lag:
+            return None
         since = f"has applied an event for {timedelta(seconds=round(time.time() - applied_us / MILLION))}"
         said = f"no worker {since if applied_us else 'has applied an event yet'}, and {lag:,} accepted events wait"
         return f"{said}: start one with `opic worker`, or see its log"

@@ -886,8 +886,7 @@ def test_a_wrong_method_is_refused_with_the_allowed_ones(api: Api, method: str, 
 
 def test_probes_are_answered(api: Api) -> None:
     assert api.client.get("/healthz").json()["status"] == "ok"
-    ready = api.client.get("/readyz").json()
-    assert (ready["status"], [said[:9] for said in ready["warnings"]]) == ("ready", ["no worker"])  # None runs here.
+    assert api.client.get("/readyz").json() == {"status": "ready", "warnings": []}
     head = api.client.head("/healthz")
     assert (head.status_code, head.content) == (200, b"")
 
@@ -1074,7 +1073,7 @@ from opic.settings import Settings
 def slow():
     time.sleep(0.5)
 
-backend = SimpleNamespace(settings=Settings.load())
+backend = SimpleNamespace(settings=Settings.load(), warnings=list)
 listener = bind("127.0.0.1", 0)
 print(listener.getsockname()[1], flush=True)
 serve(create_app(SimpleNamespace(backend=backend, not_ready=slow)), sockets=[listener])
