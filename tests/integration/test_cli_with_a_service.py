@@ -22,6 +22,7 @@ from opic.cli.main import app
 pytestmark = pytest.mark.slow
 
 TOKEN = "s3cret-token-of-the-tests"
+ANSWERS = "opic: crawl "  # So begins the line on stderr that says whose crawl answers.
 LEASE_SECONDS = 15
 EVENTS = [
     {"url": "http://a.example/", "links": ["http://a.example/1", "http://b.example/"]},
@@ -64,6 +65,11 @@ def opic(*words: object, given: str | None = None, **env: str) -> subprocess.Com
     return subprocess.run(command, env=clean, input=given, capture_output=True, text=True, timeout=60, check=False)
 
 
+def errors(done: "subprocess.CompletedProcess[str]") -> list[str]:
+    """The lines on stderr but that which says whose crawl answers."""
+    return [line for line in done.stderr.splitlines() if not line.startswith(ANSWERS)]
+
+
 def printed(*words: object, **env: str) -> dict[str, object]:
     """The JSON that a command prints; it ends with a newline."""
     done = opic(*words, "--json", **env)
@@ -76,13 +82,14 @@ def said(*words: object, **env: str) -> str:
     """What a command says that can't be done, in one line."""
     done = opic(*words, **env)
     assert (done.returncode, done.stdout) == (2, "")
-    (line,) = [line for line in done.stderr.splitlines() if not line.startswith("opic: crawl ")]
+    (line,) = errors(done)
     return line
 
 
 def without_time(text: str) -> str:
     """An answer without the moment it is of, and without what exact importance was settled to by then."""
     lines = [line for line in text.splitlines() if "as_of" not in line and "error_bound" not in line]
+    lines = [line for line in lines if not line.startswith(ANSWERS)]
     text = re.sub(r"another [\d.]+ s", "another while", "\n".join(lines))
     return re.sub(r"\d\.\d{6,}", lambda found: f"{float(found[0]):.4f}", text)
 
@@ -152,7 +159,7 @@ def test_bad_seeds_are_listed_with_their_lines_and_the_others_accepted(service: 
     words = ("seed", "--file", file, "--sitemap", sitemap, "--data", service.data)
     done = opic(*words, OPIC_API_TOKEN=TOKEN)
     assert (done.returncode, done.stdout) == (0, "known\t0\nnew\t3\nrejected\t3\n")
-    assert [line.split(" ")[0] for line in done.stderr.splitlines()] == [f"{file}:4:", f"{file}:6:", f"{sitemap}:3:"]
+    assert [line.split(" ")[0] for line in errors(done)] == [f"{file}:4:", f"{file}:6:", f"{sitemap}:3:"]
     again = opic(*words, "--strict", "--json", OPIC_API_TOKEN=TOKEN)
     answer = json.loads(again.stdout)
     assert (again.returncode, answer["known"], answer["new"]) == (1, 3, 0)
@@ -206,7 +213,7 @@ def test_store_on_the_command_line_wins_over_a_service_in_the_environment(tmp_pa
 
 def test_missing_service_is_named() -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    assert "/v1/top" in said("top", "--service", url)
+    assert f"nothing answers at {url}" in said("top", "--service", url)
     assert "OPIC_SERVICE='ftp://a.example'" in said("top", OPIC_SERVICE="ftp://a.example")
 
 

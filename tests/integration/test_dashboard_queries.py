@@ -116,7 +116,7 @@ def shortened(expression: str) -> str:
 
 def operands(expression: str) -> list[str]:
     """The parts of an alert that each must have an answer, be it one that makes it fire or not."""
-    parts = re.split(r"\b(?:and|or|unless)\b(?: on \([^)]*\))?", re.sub(r"\babsent\(([^)]*)\)", r"\1", expression))
+    parts = re.split(r"\b(?:and|or|unless)\b(?: on ?\([^)]*\))?", re.sub(r"\babsent\(([^)]*)\)", r"\1", expression))
     found = []
     for part in parts:
         while part.count("(") > part.count(")"):

@@ -148,7 +148,7 @@ def test_page_is_not_offered_before_its_not_before_time(servers: Server) -> None
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ({"give_up": 1}, "Expected `bool`, got `int` - at `$.give_up`"),
+        ({"give_up": 1}, "Expected `bool | null`, got `int` - at `$.give_up`"),
         ({"retry_after": -1}, "retry_after -1.0 is not a number of seconds from 0 to a year"),
         ({"retry_after": float("nan")}, "retry_after nan is not"),
         ({"retry_after": "5"}, "Expected `float | null`, got `str`"),

@@ -364,5 +364,5 @@ def test_concurrent_requests_take_effect_once(post: SimpleNamespace) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {(a.status_code, a.content) for a in answers} == {(202, b'{"accepted":10,"rejected":[]}')}
+    assert {(a.status_code, a.content) for a in answers} == {(202, b'{"accepted":10,"rejected":[]}\n')}
     assert urls(post) == [event["url"] for event in EVENTS]
