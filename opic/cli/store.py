@@ -151,11 +151,12 @@ def restore(
     from opic.ops import restore as restores
 
     with connected(chosen, make=True) as (settings, client), showing_progress(PROGRESS_LINE_SECONDS) as show:
-        manifest = restores.restore(
+        manifest, fence = restores.restore(
             client, directory, settings.crawl, replace=replace,
             on_progress=lambda done, total: show(done, total, f"{done:,} of {total:,} values written"),
         )  # fmt: skip
-    _print_manifest(manifest, directory, chosen.as_json)
+    replaced = {"log_closed_at": fence.closed_at, "log_end": fence.log_end} if fence.log_end else {}
+    _print_manifest(manifest, directory, chosen.as_json, **replaced)
 
 
 @choosing
@@ -214,14 +215,14 @@ def connected(chosen: Chosen, *, make: bool = False, writes: bool = False) -> "I
         yield settings, client
 
 
-def _print_manifest(manifest: dict[str, Any], directory: Path, as_json: bool) -> None:
+def _print_manifest(manifest: dict[str, Any], directory: Path, as_json: bool, **more: object) -> None:
     if as_json:
-        print_json(manifest)
+        print_json(manifest | more)
         return
     size = sum(file["bytes"] for file in manifest["files"])
     copied = {name: manifest[name] for name in ("crawl", "shards", "pages", "records")}
     beside = {"bytes": size, "conserved": manifest["audit"]["conserved"]}
-    print_fields({"backup": manifest["id"], "directory": str(directory), **copied, **beside})
+    print_fields({"backup": manifest["id"], "directory": str(directory), **copied, **beside, **more})
 
 
 @choosing

@@ -1,11 +1,15 @@
 """Restore: loads a backup into a store that has no crawl of that name, completely or not at all.
 
-Nothing is written before the whole backup has been read and recounted; while that is done, an existing crawl accepts no
-events, since they would be lost with it. During the restore the crawl can't be opened (its meta has `restoring`), its
-log takes nothing, and the writes of processes that have it open are refused, because each head is set to one that no
-record has. At the end, a record with a random token is appended to each journal. A reader or writer that was at the
-same LSN of another history then sees a different digest and loads the shard again. The crawl also begins an era:
-offsets of the log and of partitions that were read before are refused.
+Nothing is written before the whole backup has been read and recounted. First of all, the log of an existing crawl is
+closed. That call is the fence: what the log accepted before it belongs to the crawl that is replaced, and it accepts
+nothing after it until the restored crawl opens. If the restore stands still for longer than CLOSED_SECONDS, and the log
+accepts something, the restore ends and changes nothing.
+
+During the restore the crawl can't be opened (its meta has `restoring`), its log takes nothing, and the writes of
+processes that have it open are refused, because each head is set to one that no record has. At the end, a record with a
+random token is appended to each journal. A reader or writer that was at the same LSN of another history then sees a
+different digest and loads the shard again. The crawl also begins an era: offsets of the log and of partitions that were
+read before are refused.
 
 A restore that breaks off leaves the crawl in that state, in which nothing is accepted, until another one completes.
 """
@@ -16,12 +20,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from opic.background import repeated
 from opic.errors import SettingsError, StoreError
 from opic.model.books import Books
-from opic.model.cash import CrawlRules
+from opic.model.cash import MILLION, CrawlRules
 from opic.ops.backup_check import ShardChecked, audit_of, check_backup, rules_of, summary_of
 from opic.ops.backup_files import LOG_SHARD, SEGMENT, SEGMENTS, file_name, read_manifest, read_values
 from opic.ops.crawls import close_crawl, remove_keys
@@ -42,6 +46,13 @@ log = logging.getLogger("opic.ops")
 
 Progress = Callable[[int, int], object]
 Command = list[Any]
+
+
+class Fence(NamedTuple):
+    """When the log of the replaced crawl was closed (Unix seconds), and how many records it had accepted by then."""
+
+    closed_at: float
+    log_end: int
 
 
 def verify(directory: Path) -> dict[str, Any]:
@@ -73,10 +84,8 @@ def restore(
     *,
     replace: bool = False,
     on_progress: Progress = lambda _done, _all: None,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], Fence]:
     """Load a backup into a store that has no such crawl.
-
-    Workers and endpoints of the crawl that run meanwhile are refused until it is done.
 
     Args:
         client: client of a server or a cluster.
@@ -86,22 +95,25 @@ def restore(
         on_progress: called with the number of values written and their total.
 
     Returns:
-        The manifest.
+        The manifest, and the fence; its log_end is 0 where no log was open.
 
     Raises:
         SettingsError: the backup is incomplete or damaged. Nothing was written.
-        StoreError: the crawl exists; or the restore broke off, and has to be repeated.
+        StoreError: the crawl exists; or it accepted events, and nothing was written; or the restore broke off, and has
+            to be repeated.
     """
     if not replace and key_names(client, f"opic:{{{crawl}:*"):
         raise StoreError(
             f"this store already has a crawl named {crawl!r}, or a restore into it broke off: use --replace to remove "
             "it, or another --crawl"
         )
-    with log_closed(client, Keys(crawl, LOG_SHARD)):  # First of all: what is accepted from now on must not be lost.
+    keys = Keys(crawl, LOG_SHARD)
+    with log_closed(client, keys) as fence:  # First of all: what is accepted from now on must not be lost.
         check_server(client)
         make_ready(client)
         manifest, checked = _verified(directory)
         writing = _Restore(client, directory, crawl, manifest)
+        _close_at(client, keys, fence, writing.token)
         close_crawl(client, writing.shards, writing.token)  # To all others, until the restore is complete.
     try:
         with store_errors(), one_run(client, [keys.head for keys in writing.shards]):
@@ -114,7 +126,7 @@ def restore(
             f"the restore broke off ({error}): crawl {crawl!r} can't be used until `opic restore --replace` completes"
         ) from error
     _check_audit(client, crawl, manifest, heads)
-    return manifest
+    return manifest, fence
 
 
 def _check_audit(client: Client, crawl: str, manifest: Mapping[str, Any], heads: Sequence[int]) -> None:
@@ -129,32 +141,48 @@ def _check_audit(client: Client, crawl: str, manifest: Mapping[str, Any], heads:
 
 
 @contextmanager
-def log_closed(client: Client, keys: Keys) -> Iterator[None]:
+def log_closed(client: Client, keys: Keys) -> Iterator[Fence]:
     """Let an existing crawl accept no events during the block, unless this process dies; `keys` of the log's shard."""
     try:
-        _close_for(client, keys, CLOSED_SECONDS)
+        fence = _close_for(client, keys, CLOSED_SECONDS)
     except StoreError:  # Is it a server that can't be used, or one without the functions?
         check_server(client)
         make_ready(client)
-        _close_for(client, keys, CLOSED_SECONDS)
+        fence = _close_for(client, keys, CLOSED_SECONDS)
 
     def renew() -> float:
         try:
             _close_for(client, keys, CLOSED_SECONDS)
         except StoreError as error:
-            log.warning("events may be accepted while the backup is checked, and then be lost: %s", error)
+            log.warning("events may be accepted while the backup is checked, which would end the restore: %s", error)
         return RENEW_SECONDS
 
     try:
         with repeated(renew, RENEW_SECONDS, "opic-restore"):
-            yield
+            yield fence
     finally:
         _close_for(client, keys, 0)  # Opens it again, unless the restore has begun.
 
 
-def _close_for(client: Client, keys: Keys, seconds: float) -> None:
+def _close_for(client: Client, keys: Keys, seconds: float, token: bytes = b"", end: int = 0) -> Fence:
+    """Close the log for a while, or with a token until the restore ends, if the log has not gone beyond `end`."""
     with store_errors():
-        client.fcall("opic_4_close", 1, keys.meta, round(seconds * 1e6))
+        found = client.fcall("opic_4_close", 2, keys.meta, keys.end, round(seconds * 1e6), token, end)
+    return Fence(int(found[1]) / MILLION, int(found[0]))
+
+
+def _close_at(client: Client, keys: Keys, fence: Fence, token: bytes) -> None:
+    """Close the log until the restore with this token ends.
+
+    Raises:
+        StoreError: it has accepted events since the fence. It was not closed.
+    """
+    since = _close_for(client, keys, CLOSED_SECONDS, token, fence.log_end).log_end - fence.log_end
+    if since > 0:
+        raise StoreError(
+            f"crawl {keys.crawl!r} accepted {since:,} events while the backup was read, because the restore stood "
+            f"still for over {CLOSED_SECONDS:g} s, or the crawl is new: nothing was changed; run it again"
+        )
 
 
 class _Restore:

@@ -76,12 +76,20 @@ local function closed(meta, era)
 end
 
 -- opic_4_close: let the log of a crawl, if there is one, take no record for a while (microseconds); 0 ends that.
---   KEYS meta   ARGV duration
+--   KEYS meta end   ARGV duration token end
+-- With a token, until the restore that has it ends, if the log has not gone beyond `end`.
+-- Returns {the end of the log, 0 if a restore has begun; time}.
 local function close(keys, args)
-  if args[1] == '0' then return redis.call('HDEL', keys[1], 'closed') end
-  local ends = string.format('%.0f', now_us() + tonumber(args[1]))
-  if redis.call('EXISTS', keys[1]) == 1 then redis.call('HSET', keys[1], 'closed', ends) end
-  return 1
+  local now, open = now_us(), redis.call('HEXISTS', keys[1], 'restoring') == 0
+  local there = open and redis.call('GET', keys[2]) or '0'
+  if args[1] == '0' or redis.call('EXISTS', keys[1]) == 0 then
+    redis.call('HDEL', keys[1], 'closed')
+  elseif args[2] == '' then
+    redis.call('HSET', keys[1], 'closed', string.format('%.0f', now + tonumber(args[1])))
+  elseif tonumber(there) <= tonumber(args[3]) then
+    redis.call('HSET', keys[1], 'restoring', args[2])
+  end
+  return {there, string.format('%.0f', now)}
 end
 
 -- opic_4_append: append records to the log.  KEYS log end calls callends meta

@@ -50,7 +50,7 @@ def test_restored_shard_ends_where_the_first_one_did(servers: Server, tmp_path: 
 
     servers.reset()
     client = servers.client()
-    assert restore(client, tmp_path / "copy", "default") == made
+    assert restore(client, tmp_path / "copy", "default")[0] == made
     again = Shard.open(client)
     assert_same(again, ledger_of(HALF))
     work_through(ShardWriter(again), Listed(LOG))

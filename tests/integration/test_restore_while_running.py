@@ -38,6 +38,13 @@ def log_of(server: Server) -> EventLog:
     return EventLog(server.client(), crawl.shards[0].keys)
 
 
+def taken(log: EventLog, name: str) -> bool:
+    try:
+        return bool(log.append([event(name)], NOW_US))
+    except BeingRestored:
+        return False
+
+
 def worked_off(server: Server) -> set[str]:
     """Apply what is in the log; return the hosts of all pages."""
     crawl = Crawl.open(server.client(), create=False)
@@ -96,30 +103,60 @@ def test_every_event_that_is_confirmed_during_and_after_a_restore_takes_effect(
 ) -> None:
     log_of(servers).append([event(f"old{n}") for n in range(5_000)], NOW_US)
     backup(Crawl.open(servers.client()), tmp_path / "copy")
-    log, stop, began = log_of(servers), threading.Event(), threading.Event()
-    confirmed, refused = list[str](), list[str]()
+    log, stop = log_of(servers), threading.Event()
+    before, after, refused = dict[str, int](), list[str](), list[str]()
+    era = log.era()
 
     def post() -> None:
         number = 0
         while not stop.is_set():
-            name, number, after = f"new{number}", number + 1, began.is_set()
+            name, number = f"new{number}", number + 1
             try:
-                log.append([event(name)], NOW_US)
+                positions = log.append([event(name)], NOW_US)
             except BeingRestored:
                 refused.append(name)
             else:
-                if after:
-                    confirmed.append(name)
+                assert isinstance(positions, event_log.LogPositions)
+                if positions.era == era:
+                    before[name] = positions[log.partition]
+                else:
+                    after.append(name)
 
     thread = threading.Thread(target=post)
     thread.start()
-    during(monkeypatch, "read_manifest", began.set)
-    restore(servers.client(), tmp_path / "copy", "default", replace=True)
-    wait_until(lambda: len(confirmed) > 50, WAIT_SECONDS)
+    wait_until(lambda: len(before) > 50, WAIT_SECONDS)
+    _, fence = restore(servers.client(), tmp_path / "copy", "default", replace=True)
+    wait_until(lambda: len(after) > 50, WAIT_SECONDS)
     stop.set()
     thread.join()
     assert refused
-    assert set(confirmed) <= worked_off(servers)
+    assert list(before.values()) == list(range(5_001, fence.log_end + 1))  # The last event is just before the fence.
+    known = worked_off(servers)
+    assert set(after) <= known
+    assert not before.keys() & known
+
+
+def test_restore_that_stood_still_while_events_were_accepted_changes_nothing(
+    valkey: Server, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restores, "CLOSED_SECONDS", 0.1)
+    log = log_of(valkey)
+
+    def stand_still() -> None:
+        wait_until(lambda: taken(log, "four"), WAIT_SECONDS)
+
+    with monkeypatch.context() as patched:
+        done = during(patched, "check_backup", stand_still)
+        with pytest.raises(
+            StoreError, match=r"accepted 1 events while .*, because the restore stood still for over 0.1 s"
+        ):
+            restore(valkey.client(), copy, "default", replace=True)
+    assert done
+    log.append([event("six")], NOW_US)
+    assert worked_off(valkey) == {"one", "two", "three", "four", "six"}
+    _, fence = restore(valkey.client(), copy, "default", replace=True)
+    assert fence.log_end == 5
+    assert worked_off(valkey) == {"one", "two", "three"}
 
 
 def test_log_accepts_events_again_if_the_check_of_a_backup_fails(valkey: Server, copy: Path) -> None:
@@ -139,14 +176,8 @@ def test_log_accepts_events_again_if_the_check_of_a_backup_is_killed(
     with pytest.raises(BeingRestored):
         log.append([event("four")], NOW_US)
 
-    def taken() -> bool:
-        try:
-            return bool(log.append([event("four")], NOW_US))
-        except BeingRestored:
-            return False
-
-    wait_until(taken, WAIT_SECONDS)
-    assert restores._close_for(valkey.client(), log.keys, 1.0) is None
+    wait_until(lambda: taken(log, "four"), WAIT_SECONDS)
+    assert restores._close_for(valkey.client(), log.keys, 1.0).log_end == 1
 
 
 def test_call_in_two_parts_is_not_confirmed_if_a_restore_comes_between(

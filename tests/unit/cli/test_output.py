@@ -40,7 +40,7 @@ def names_of_times() -> Iterator[str]:
 
 
 def test_every_timestamp_field_of_the_api_is_printed_as_a_time() -> None:
-    assert {*names_of_times()} == TIMES
+    assert {*names_of_times(), "log_closed_at"} == TIMES  # Only `opic restore` says the last one.
 
 
 @pytest.mark.parametrize("value", [NOW, int(NOW)])
