@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import redis
+
 from opic.errors import OpicError, StoreLost, StoreMismatch
 from opic.ingest.step_counts import MARK_SECONDS, seconds_without_worker
 from opic.redaction import without_secret
@@ -192,8 +194,22 @@ def _store(settings: Settings, url: str, log_answers: bool) -> Iterator[Finding]
         yield from _clocks(servers)
         yield _journal(settings, infos)
         yield from _durability(settings, client, infos)
+        yield from _files(servers, infos)
         yield _rights(servers, infos)
         yield from _crawl(settings, url, client, log_answers)
+
+
+def _files(servers: Sequence[Any], infos: Sequence[dict[str, Any]]) -> Iterator[Finding]:
+    """Say whether an older server can read the append-only files: not if these begin in a server's own format."""
+    if not any(int(info.get("aof_enabled", 0)) for info in infos):
+        return
+    try:
+        own = any(server.config_get("aof-use-rdb-preamble").get("aof-use-rdb-preamble") != "no" for server in servers)
+    except redis.ResponseError:  # CONFIG is not allowed, as `durability` says.
+        return
+    readers = "only this version of the server and newer ones are sure to read them; see Upgrade in docs/operations.md"
+    text = f"aof-use-rdb-preamble is yes: {readers}" if own else "aof-use-rdb-preamble is no: they hold plain commands"
+    yield Finding("append-only files", "ok", text)
 
 
 def _clocks(servers: Sequence[Any]) -> Iterator[Finding]:

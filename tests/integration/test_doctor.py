@@ -68,6 +68,8 @@ def test_healthy_store_passes_every_check(servers: Server) -> None:
         ("maxmemory-policy", "allkeys-lru", "eviction", "FAIL", "set it to noeviction"),
         ("appendfsync", "everysec", "durability", "warn", "set it to always"),
         ("appendonly", "no", "durability", "FAIL", "set it to yes"),
+        ("aof-use-rdb-preamble", "no", "append-only files", "ok", "is no: they hold plain commands"),
+        ("aof-use-rdb-preamble", "yes", "append-only files", "ok", "is yes: only this version of the server and newer"),
         ("maxmemory", "600000000", "journal", "warn", "OPIC_JOURNAL_BYTES 67,108,864 bytes, more than a tenth"),
     ],
 )
