@@ -72,7 +72,7 @@ def asking(chosen: ServiceChosen, *, feeds: bool = False) -> Iterator[ApiCall]:
     log_to_stderr(logging.WARNING)
     address = service_address(chosen, settings)
     with ending_in_order():
-        yield from _of_service(address, settings) if address is not None else _of_store(settings, feeds)
+        yield from (_of_store(chosen, settings, feeds) if address is None else _of_service(chosen, settings, address))
 
 
 def asked(
@@ -126,23 +126,23 @@ def _client(address: Address, **options: Any) -> "Client":
     return Client(address.url, transport=transport, **options)
 
 
-def tell_service(address: Address) -> None:
+def tell_service(chosen: ServiceChosen, address: Address) -> None:
     """Say on stderr which service and which of its crawls answer."""
     with _client(address, retry_seconds=RETRY_SECONDS) as client:
-        _tell_service(address, client)
+        _tell_service(chosen, address, client)
 
 
-def _tell_service(address: Address, client: "Client") -> None:
+def _tell_service(chosen: ServiceChosen, address: Address, client: "Client") -> None:
     crawl = address.crawl or client.call("GET", "/healthz")["crawl"]
-    tell_source(crawl, f"the service at {address.url}")
+    tell_source(chosen, crawl, f"the service at {address.url}")
 
 
-def _of_service(address: Address, settings: "Settings") -> Iterator[ApiCall]:
+def _of_service(chosen: ServiceChosen, settings: "Settings", address: Address) -> Iterator[ApiCall]:
     from opic.client import CallFailed
 
     token = settings.api_token.get_secret_value() if settings.api_token is not None else None
     with _client(address, token=token, retry_seconds=RETRY_SECONDS) as client:
-        _tell_service(address, client)
+        _tell_service(chosen, address, client)
 
         def make(method: str, path: str, given: Mapping[str, object], body: Mapping[str, object] | None) -> Any:
             try:
@@ -156,11 +156,11 @@ def _of_service(address: Address, settings: "Settings") -> Iterator[ApiCall]:
         yield ApiCall(make)
 
 
-def _of_store(settings: "Settings", feeds: bool) -> Iterator[ApiCall]:
+def _of_store(chosen: ServiceChosen, settings: "Settings", feeds: bool) -> Iterator[ApiCall]:
     from opic.api.in_process import InProcess
     from opic.api.problems import Problem
 
-    tell_source(settings.crawl, settings.store_shown())
+    tell_source(chosen, settings.crawl, settings.store_shown())
     with ExitStack() as stack:
         answer = InProcess(open_to_feed(settings, stack) if feeds else _opened(settings, stack))
 

@@ -94,7 +94,8 @@ def local_rank(
         selection.fetch, selection.select, selection.round_pages, selection.local_pages, selection.seed, publish,
         settings.limits(),
     )  # fmt: skip
-    address = service_address(chosen, settings)
+    if (address := service_address(chosen, settings)) is not None:
+        tell_service(chosen, address)
     with ending_in_order(), showing_progress() as show, ExitStack() as stack:
         estimator = opened(
             stack, domain, options, given, settings=settings, address=address,
@@ -173,7 +174,6 @@ def service_view(address: "Address", domain: str, settings: "Settings") -> "Serv
     from opic.local.service_view import ServiceView
 
     token = settings.api_token.get_secret_value() if settings.api_token is not None else None
-    tell_service(address)
     # A proxy from the environment does not reach an address of this machine.
     transport = httpx.AsyncHTTPTransport() if address.instance else None
     return ServiceView(address.url, domain, token=token, transport=transport)

@@ -187,9 +187,10 @@ def _option(field: "Field[Any]", annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def tell_source(crawl: str, source: str) -> None:
-    """Say on stderr which crawl answers, and where it is."""
-    print(f"opic: crawl {crawl} of {source}", file=sys.stderr, flush=True)
+def tell_source(chosen: Chosen, crawl: str, source: str) -> None:
+    """Say on stderr which crawl answers, and where; not with --json, as a program may read both streams as one."""
+    if not (isinstance(chosen, ResultChosen) and chosen.as_json):
+        print(f"opic: crawl {crawl} of {source}", file=sys.stderr, flush=True)
 
 
 def own_settings(chosen: Chosen) -> "Settings":
@@ -204,7 +205,7 @@ def own_settings(chosen: Chosen) -> "Settings":
             f"OPIC_SERVICE names a service ({settings.service}), which this command can't ask, since it works on the "
             "store itself: name the store of the service with --store URL, or with --data DIR if it is embedded"
         )
-    tell_source(settings.crawl, settings.store_shown())
+    tell_source(chosen, settings.crawl, settings.store_shown())
     return settings
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from opic.cli.calls import asking, service_address
+from opic.cli.calls import asking, service_address, tell_service
 from opic.cli.local_rank import events_of, service_view
 from opic.cli.options import (
     AllowPrivate,
@@ -245,6 +245,7 @@ def _from_web(
     with ending_in_order(), ExitStack() as stack:
         inlinks: InlinkSource = known
         if address is not None:
+            tell_service(chosen, address)
             service = stack.enter_context(service_view(address, "", settings))
             inlinks = ServiceInlinks(known, service, lambda said: print(f"opic: {said}", file=sys.stderr))
             if given.publish:

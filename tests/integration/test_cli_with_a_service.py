@@ -367,6 +367,7 @@ def test_each_command_says_which_crawl_answers(tmp_path: Path) -> None:
         assert asked.stderr == f"opic: crawl default of the service at {started.url}\n"
         found = opic("stats", "--data", started.data)
         assert found.stderr == f"opic: crawl default of the service at {started.url}\n"
+        assert opic("stats", "--data", started.data, "--json").stderr == ""  # Programs may read both streams as one.
     for command in ("stats", "verify"):
         done = opic(command, "--data", tmp_path / "data")
         assert done.stderr.splitlines()[0] == f"opic: crawl default of the embedded store in {tmp_path / 'data'}"
