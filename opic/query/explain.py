@@ -61,14 +61,14 @@ def _explained(
     query: Query, canonical: str, policy: str | None, window: float | str | None
 ) -> dict[str, object] | None:
     policy, span = query.policy_of(policy, window)
+    exact = query.exact_view() if policy == EXACT else None  # First: the answer is as of its state.
     (place,), rows, ranking = query.snapshots.beside(lambda: query.crawl.look([canonical]))
     if place is None:
         return None
     entry = query.entries({canonical: place}, rows, ranking)[canonical]
     estimate: dict[str, object] | None = _static(query, rows, ranking)
     times = [time for time in times_of(rows, ranking) if time is not None]
-    if policy == EXACT:
-        exact = query.exact_view()
+    if exact is not None:
         use_exact({place: entry}, exact, query.crawl.loads)
         estimate = _exact(exact, place)
         times.append(exact.as_of)

@@ -68,6 +68,26 @@ def test_top_hosts_domains_and_explain_agree(valkey: Server) -> None:
     assert estimate["value"] / estimate["of"] == pytest.approx(found["importance"])  # type: ignore[index]
 
 
+def test_explanation_is_as_of_the_state_that_its_importance_is_of(
+    valkey: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web = Web(valkey, "explained")
+    web.read(PAGES[0], [PAGES[1], PAGES[2]])
+    query = asked(web.crawl)
+    (before,), look = query.importance([PAGES[1]]), query.crawl.look
+    assert before is not None
+
+    def look_and_change(*asked_for: Any) -> Any:
+        found = look(*asked_for)
+        web.read(PAGES[1], [PAGES[3]])
+        return found
+
+    monkeypatch.setattr(query.crawl, "look", look_and_change)
+    found = explain(query, PAGES[1])
+    assert found is not None
+    assert found["importance"] == before["importance"]
+
+
 def test_queries_that_settling_would_delay_use_the_last_settled_state(
     valkey: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
