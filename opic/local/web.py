@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 import httpx
 from protego import Protego
@@ -22,6 +22,7 @@ from opic.addresses import NotReachable, PublicTransport
 from opic.compressed import decodable
 from opic.html.media_types import MediaType
 from opic.html.process import LinkProcess
+from opic.html.redirects import redirect_target
 from opic.local.fetcher import NO_ANSWER
 from opic.model.events import CrawlEvent
 from opic.robots import ROBOTS_BYTES_MAX, robots_rules
@@ -205,8 +206,7 @@ class WebFetcher(AbstractContextManager["WebFetcher"]):
         async with self._web.stream("GET", url) as answer:
             event.fetched_at, event.status = time.time(), answer.status_code
             if 300 <= answer.status_code <= 399:
-                if "location" in answer.headers:
-                    event.redirect = _target(url, answer.headers["location"])
+                event.redirect = _redirect(url, answer)
                 return b"", None
             content_type = answer.headers.get("content-type")
             if not answer.is_success or not MediaType.of(content_type).may_have_links:
@@ -221,7 +221,7 @@ class WebFetcher(AbstractContextManager["WebFetcher"]):
             target = f"{at}/robots.txt"
             for _ in range(1 + ROBOTS_REDIRECTS_MAX):
                 async with self._web.stream("GET", target) as answer:
-                    if answer.has_redirect_location and (onward := _target(target, answer.headers["location"])):
+                    if answer.has_redirect_location and (onward := _redirect(target, answer)):
                         target = onward
                         continue
                     body = await _body(answer, ROBOTS_BYTES_MAX + 1) if answer.is_success else b""
@@ -257,8 +257,6 @@ async def _body(answer: httpx.Response, bytes_max: int) -> bytes:
     return body
 
 
-def _target(url: str, location: str) -> str | None:
-    try:
-        return urljoin(url, location)
-    except ValueError:
-        return None
+def _redirect(url: str, answer: httpx.Response) -> str | None:
+    location = answer.headers.get("location")
+    return None if location is None else redirect_target(url, location.encode(answer.headers.encoding))

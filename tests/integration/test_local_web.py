@@ -78,6 +78,20 @@ def test_page_redirect_and_missing_page_are_events(sites: Sites) -> None:
     assert site.paths().count("/robots.txt") == 1
 
 
+def test_bytes_of_a_location_are_escaped_as_they_are(sites: Sites) -> None:
+    targets = {
+        "/utf-8": ("/café".encode(), "/caf%C3%A9"),
+        "/latin-1": (b"/caf\xe9", "/caf%E9"),
+        "/a": (b"b%20c", "/b%20c"),
+    }
+    site = sites({path: redirect(raw.decode("latin-1")) for path, (raw, _) in targets.items()})
+    other = sites({"/a": redirect("mailto:a@a.example")}, "127.0.0.2")
+    events = fetched([*(site.url + path for path in targets), f"{other.url}/a"])
+    for path, (_, target) in targets.items():
+        assert events[site.url + path].redirect == site.url + target
+    assert (events[f"{other.url}/a"].status, events[f"{other.url}/a"].redirect) == (302, None)
+
+
 def test_robots_txt_is_obeyed(sites: Sites) -> None:
     robots = WebPage("User-agent: *\nDisallow: /private*.html$\n\nUser-agent: opic-local\nDisallow: /mine\n")
     site = sites({"/robots.txt": robots, "/mine": linking("/"), "/private1.html": linking("/")})
