@@ -14,6 +14,7 @@ from opic.errors import BadInput, MissingExtra, OpicError, SettingsError
 
 try:
     import grpc
+    from google.protobuf.message import DecodeError
     from google.protobuf.message_factory import GetMessageClass
     from grpc_health.v1 import health, health_pb2, health_pb2_grpc
     from grpc_reflection.v1alpha import reflection
@@ -129,8 +130,8 @@ def handlers(frontier: UrlFrontier) -> Any:
         INTERFACE.full_name,
         {
             method.name: KINDS[method.client_streaming, method.server_streaming](
-                _translated(getattr(frontier, method.name)),
-                request_deserializer=GetMessageClass(method.input_type).FromString,
+                _translated(getattr(frontier, method.name), _each if method.client_streaming else _readable),
+                request_deserializer=_reader(GetMessageClass(method.input_type)),
                 response_serializer=GetMessageClass(method.output_type).SerializeToString,
             )
             for method in INTERFACE.methods
@@ -138,8 +139,34 @@ def handlers(frontier: UrlFrontier) -> Any:
     )
 
 
-def _translated(call: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return a call as gRPC makes it: errors become statuses.
+def _reader(kind: Any) -> Callable[[bytes], Any]:
+    """Return what reads a message; it returns an error for bytes that are none.
+
+    An exception here would reach the caller as UNKNOWN without a reason, and the log with a traceback.
+    """
+
+    def read(packed: bytes) -> Any:
+        try:
+            return kind.FromString(packed)
+        except DecodeError:
+            return CallRefused(grpc.StatusCode.INVALID_ARGUMENT, f"the bytes are no {kind.DESCRIPTOR.full_name}")
+
+    return read
+
+
+def _readable(message: Any) -> Any:
+    if isinstance(message, CallRefused):
+        raise message
+    return message
+
+
+async def _each(messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for message in messages:
+        yield _readable(message)
+
+
+def _translated(call: Callable[[Any], Any], checked: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a call as gRPC makes it: what it is asked is checked, and errors become statuses.
 
     The status is set: an abort is an exception that gRPC keeps, with the frames that it passed, and their message.
     """
@@ -154,13 +181,13 @@ def _translated(call: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
 
     async def one(asked: Any, context: Any) -> Any:
         try:
-            return await call(asked)
+            return await call(checked(asked))
         except (OpicError, CallRefused) as error:
             fail(error, context)
 
     async def many(asked: Any, context: Any) -> AsyncIterator[Any]:
         try:
-            async with aclosing(call(asked)) as answers:
+            async with aclosing(call(checked(asked))) as answers:
                 async for answer in answers:
                     yield answer
         except (OpicError, CallRefused) as error:

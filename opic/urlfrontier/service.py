@@ -243,7 +243,12 @@ class UrlFrontier:
 
     async def SetLogLevel(self, asked: pb.LogLevelParams) -> pb.Empty:
         """Set the level of one of this program's loggers, such as opic.frontier."""
-        logging.getLogger(asked.package or "opic").setLevel(LEVELS[asked.level])
+        name = asked.package or "opic"
+        if name not in logging.root.manager.loggerDict:  # To ask for one makes it, for ever.
+            raise CallRefused(grpc.StatusCode.NOT_FOUND, "no logger of this program has this name")
+        if asked.level not in LEVELS:  # proto3 lets any number through.
+            raise CallRefused(grpc.StatusCode.INVALID_ARGUMENT, f"level is {asked.level}: 0 (TRACE) to 4 (ERROR)")
+        logging.getLogger(name).setLevel(LEVELS[asked.level])
         return pb.Empty()
 
 

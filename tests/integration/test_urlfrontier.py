@@ -1,6 +1,7 @@
 """URLFrontier's gRPC interface: real clients of gRPC, a real service."""
 
 import json
+import logging
 import subprocess
 import sys
 import time
@@ -37,6 +38,7 @@ from opic.urlfrontier.server import serving
 pytestmark = pytest.mark.slow
 
 INTERFACE_FILE = "opic/urlfrontier/urlfrontier.proto"
+WAIT_SECONDS = 30
 A, B, C = (f"http://a.example/{name}" for name in "abc")
 
 
@@ -443,6 +445,37 @@ def test_bad_items_are_skipped_and_the_others_accepted(served: tuple[Stub, Embed
     assert stub.refused("GetURLStatus", pb.URLStatusRequest(url="no url")) == grpc.StatusCode.INVALID_ARGUMENT
     assert stub.refused("GetURLStatus", pb.URLStatusRequest(url=C)) == grpc.StatusCode.NOT_FOUND
     assert stub.take(crawlID="another") == []
+
+
+def test_bytes_that_are_no_message_are_refused_without_a_traceback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        EmbeddedService(Settings.load(data=tmp_path / "data")) as service,
+        serving(service, 0, Metrics(service.backend)) as address,
+        grpc.insecure_channel(address) as channel,
+    ):
+        for method in INTERFACE.methods:
+            sides = ["stream" if streams else "unary" for streams in (method.client_streaming, method.server_streaming)]
+            call = getattr(channel, "_".join(sides))(f"/{INTERFACE.full_name}/{method.name}")
+            with pytest.raises(grpc.RpcError) as refused:
+                list(call(iter([b"", b"\xff"]) if method.client_streaming else b"\xff", timeout=WAIT_SECONDS))
+            assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT, method.name
+            assert method.input_type.full_name in refused.value.details()
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_only_loggers_that_are_there_get_a_level_that_there_is(served: tuple[Stub, EmbeddedService]) -> None:
+    stub, _ = served
+    before, level = set(logging.root.manager.loggerDict), logging.getLogger("opic.frontier").level
+    assert stub.refused("SetLogLevel", pb.LogLevelParams(package="opic.none")) == grpc.StatusCode.NOT_FOUND
+    beyond = pb.LogLevelParams.FromString(b"\x0a\x0dopic.frontier\x10\x60")
+    assert stub.refused("SetLogLevel", beyond) == grpc.StatusCode.INVALID_ARGUMENT
+    assert set(logging.root.manager.loggerDict) == before
+    assert logging.getLogger("opic.frontier").level == level
+    stub.SetLogLevel(pb.LogLevelParams(package="opic.frontier", level=pb.LogLevelParams.WARN))
+    assert logging.getLogger("opic.frontier").level == logging.WARNING
+    logging.getLogger("opic.frontier").setLevel(level)
 
 
 def test_an_unavailable_store_fails_items_which_may_be_sent_again(valkey: Server) -> None:
