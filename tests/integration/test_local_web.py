@@ -85,11 +85,9 @@ def test_bytes_of_a_location_are_escaped_as_they_are(sites: Sites) -> None:
         "/a": (b"b%20c", "/b%20c"),
     }
     site = sites({path: redirect(raw.decode("latin-1")) for path, (raw, _) in targets.items()})
-    other = sites({"/a": redirect("mailto:a@a.example")}, "127.0.0.2")
-    events = fetched([*(site.url + path for path in targets), f"{other.url}/a"])
+    events = fetched([site.url + path for path in targets])
     for path, (_, target) in targets.items():
         assert events[site.url + path].redirect == site.url + target
-    assert (events[f"{other.url}/a"].status, events[f"{other.url}/a"].redirect) == (302, None)
 
 
 def test_robots_txt_is_obeyed(sites: Sites) -> None:
