@@ -41,6 +41,7 @@ ROUNDING = 1e-9
 PAUSE_SECONDS = 0.01
 WRONG_SHOWN = 5
 RESTART_SECONDS = (6.0, 12.0)
+LONGER_SECONDS = 60.0  # Of a machine that is busy with other things.
 CALLS: tuple[str, ...] = ("importances", "importances", "importance", "default", "top", "hosts", "explain", "inflow")
 CLASSES = [
     {"name": "heavy", "weight": 4, "hosts": ["h1.example"]},
@@ -278,8 +279,13 @@ class TellingService(Service):
         self.program += ["--large"] if world.large else []
 
 
-def ask_through(world: World, seconds: float, seed: int, scratch: Path) -> tuple[dict[str, Found], int]:
-    """Return what the answers of a world were like by call, and how many were refused."""
+def ask_through(
+    world: World, seconds: float, seed: int, scratch: Path, answers_min: int = 0
+) -> tuple[dict[str, Found], int]:
+    """Return what the answers of a world were like by call, and how many were refused.
+
+    It goes on for longer if there were not `answers_min` by then.
+    """
     service, draw = TellingService(scratch, world), random.Random(seed)
     try:
         service.start()
@@ -292,6 +298,7 @@ def ask_through(world: World, seconds: float, seed: int, scratch: Path) -> tuple
                 time.sleep(min(draw.uniform(*RESTART_SECONDS), left))
                 if left > RESTART_SECONDS[0]:
                     restart(service, truth, worker=draw.random() < 0.5)
+            wait_until(lambda: crowd.failure is not None or len(crowd.answers) >= answers_min, LONGER_SECONDS)
         service.settle()
         wait_until(truth.has_all)
         truth.end()

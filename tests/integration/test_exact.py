@@ -249,6 +249,7 @@ def test_immediate_answer_equals_the_one_that_waits_for_the_store(
         web.read(PAGES[page], [PAGES[0], PAGES[(page + 3) % 14]], 404 if page == 5 else 200)
     web.writer.drain()
     query = followed(web, monkeypatch)
+    wait_until(query.exact.usable, WAIT_SECONDS)  # type: ignore[union-attr]
     try:
         for policy in (None, "exact", "static"):
             for url in PAGES[:14]:
