@@ -16,9 +16,11 @@ import httpx
 import pytest
 from chromium import running_browser
 from conftest import want_server
+from kafka_crawl import serving
 from playwright.sync_api import Browser, ConsoleMessage, Page, Response, expect
 from processes import POLL_SECONDS, Service, running
 from repository import ROOT
+from servers import Server
 
 from opic.service.backend import Backend
 from opic.service.embedded import EmbeddedServer
@@ -442,6 +444,18 @@ def test_console_says_that_the_store_is_unavailable(browser: Browser, tmp_path: 
             os.kill(own.store_pid(), signal.SIGCONT)
         expect(watched.page.locator("#trouble")).to_be_hidden(timeout=40_000)
         expect(watched.page.locator("#state-text")).to_have_text("Live", timeout=WAIT_MS)
+
+
+def test_console_warns_that_no_worker_is_there(browser: Browser, valkey: Server, tmp_path: Path) -> None:
+    with (
+        serving(Settings.load(store=valkey.url), tmp_path / "serve.log") as url,
+        watching(browser, url) as watched,
+    ):
+        watched.text("#state-text", "Live")
+        assert watched.page.is_hidden("#warnings")
+        curls.post(f"{url}/v1/events", json={"url": "http://a.example/"}).raise_for_status()
+        watched.text("#warnings", "no worker has applied an event yet, and 1 accepted events wait")
+        watched.text("#state-text", "Live, and something needs care")
 
 
 def test_the_token_is_asked_for_sent_and_kept_for_the_tab_only(browser: Browser, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ const AUDIT_COSTLY_SECONDS = 3; // A recount reads all columns: one that takes l
 
 let paused = false;
 let away = null; // { at, tries, retryAt }
+let warnings = []; // What an operator should see to, while all calls are answered.
 let tokenWanted = false;
 let beating = null;
 const clock = () => performance.now() / 1000;
@@ -47,6 +48,7 @@ function showStats(stats) {
   setText(byId("links-sub"), n("reads") ? `${(n("links") / n("reads")).toFixed(1)} a read, ${whole(stats.bad_links)} bad` : "\u00a0");
   setText(byId("bound"), stats.error_bound === undefined ? "–" : three(stats.error_bound));
   setText(byId("bound-sub"), stats.error_bound === undefined ? "none can be told now" : "L1 distance to PageRank");
+  warnings = stats.warnings ?? [];
   const last = samples.at(-1);
   if (last && stats.as_of <= last[0]) return;
   samples.push([stats.as_of, n("reads")]);
@@ -347,10 +349,12 @@ function tell() {
     }
   }
   if (found.came !== null) setText(byId("page-age"), `${span(found.age + now - found.came)} old`);
-  const state = tokenWanted ? "token" : away ? "away" : paused ? "paused" : STATS.came === null ? "wait" : "live";
-  const said = { token: "Token wanted", away: "No answer", paused: "Paused", wait: "Connecting", live: "Live" }[state];
+  const state = tokenWanted ? "token" : away ? "away" : paused ? "paused" : STATS.came === null ? "wait" : warnings.length ? "warns" : "live";
+  const said = { token: "Token wanted", away: "No answer", paused: "Paused", wait: "Connecting", live: "Live", warns: "Live, and something needs care" }[state];
+  byId("warnings").hidden = state !== "warns";
+  setText(byId("warnings"), warnings.join(" "));
   byId("state").dataset.state = state;
-  setText(byId("state-text"), STATS.came === null || state === "live" && ageOf(STATS) < 5 ? said : `${said}, numbers are ${span(ageOf(STATS))} old`);
+  setText(byId("state-text"), STATS.came === null || ["live", "warns"].includes(state) && ageOf(STATS) < 5 ? said : `${said}, numbers are ${span(ageOf(STATS))} old`);
   if (away) {
     const left = Math.ceil(away.retryAt - now);
     setText(byId("trouble-next"), `Since ${timeOf(away.at)}. ${paused ? "Paused." : left > 0 ? `Asking again in ${left} s.` : "Asking again."}`);
