@@ -75,8 +75,11 @@ ANSWERS: Final[dict[str, Example]] = {
     "Accepted": {"accepted": 2, "rejected": [{"index": 1, "error": _bad_url}]},
     "Seeded": {"known": 1, "new": 2, "rejected": [{"index": 3, "error": _bad_url.removeprefix("url ")}]},
     "CanonicalUrl": {"url": A, "plain": "https://www.a.example/", "rules": ["www", "index"], "applied": ["www"]},
-    "NextPages": {"pages": [_next], "retry_after": 0, "exhausted": False, "waiting": _held, "as_of": NOW},
-    "Frontier": {"pages": [{**_shown, "host": "b.example"}], "as_of": NOW},
+    "NextPages": {
+        **{"pages": [_next], "retry_after": 0, "exhausted": False, "waiting": _held, "as_of": NOW},
+        **{"policy": "exact", "order": "exact"},
+    },
+    "Frontier": {"pages": [{**_shown, "host": "b.example"}], "as_of": NOW, "policy": "exact"},
     "Released": {"released": 1},
     "Renewed": {"renewed": [{"lease": _lease, "lease_until": 1_764_000_600.0}], "lost": []},
     "Politeness": {
@@ -114,7 +117,7 @@ ANSWERS: Final[dict[str, Example]] = {
     "Stats": {
         **{"known_pages": 4, "read_pages": 3, "clock": 9_437_184, "rounds": 1.125, "lag": 0, "given_up_pages": 0},
         **{"undelivered": 0, "pool": _books["virtual"], "granted_rounds": 1.02, "shards": 1, "kept_links": "kept"},
-        **{"warnings": [], "as_of": NOW},
+        **{"warnings": [], "policy": "exact", "error_bound": 0.0071, "as_of": NOW},
     },
     "Problem": {
         **{"type": "urn:opic:problem:bad-event", "title": "Invalid event", "status": 422, "detail": _bad_url},

@@ -26,11 +26,13 @@ from opic import __version__
 from opic.api.scrape_cache import Beside
 from opic.errors import StoreError, StoreLost, StoreUnavailable
 from opic.frontier.requests import EXPANSIONS, MODES, POLICIES
+from opic.graph.flow import BOUND_MAX
 from opic.ingest.event_log import KEY_MEMORY_BYTES, Positions
 from opic.ingest.step_counts import Tallied
 from opic.model.books import Books
 from opic.model.cash import MILLION, ROUND_BITS
 from opic.model.events import Outcome
+from opic.query.page_queries import BOUNDED
 from opic.replica.crawl import ReplicaStanding
 from opic.replica.stored_links import LIST_FIELDS, LinkList
 from opic.service.backend import Backend
@@ -239,8 +241,7 @@ def _of_exact(backend: Backend) -> Iterator[Metric]:
     standing = backend.exact.standing
     if standing is None:
         return
-    about = "Upper bound on the L1 distance of the exact importance from PageRank of the known graph."
-    yield Gauge("opic_exact_bound", about, standing.bound)
+    yield Gauge("opic_error_bound_wanted", "What exact importance is settled to: OPIC_BOUND.", backend.exact.bound)
     about = "Visits of read pages that exact importance has not moved on yet, as a share of all."
     yield Gauge("opic_exact_residual", about, standing.residual)
     yield Gauge(
@@ -267,7 +268,8 @@ class _Seen:
     host_waits: int
     keys: int  # Idempotency-Keys remembered.
     backup_at: float  # Unix seconds; 0 if there is none.
-    error_bound: float | None  # None if there is none, as under the continuous payout.
+    policy: str  # The default one,
+    error_bound: float | None  # and the bound of its estimates; None if it has none, as under the continuous payout.
     links: list[LinkList]  # Which segments of kept links each shard has.
     servers: list[Mapping[str, Any]]  # INFO of each server, in order of their names.
 
@@ -291,7 +293,8 @@ class _Seen:
         stored, tallied, leases, waits, hosts, links = (answers[n * shards :][:shards] for n in range(len(questions)))
         parts = list(map(books_of, stored))
         books = Books.merged(parts, crawl.rules)
-        bound = backend.query.error_bound(parts, books)
+        policy, bound = backend.query.default_bound(parts, books)
+        bounded = policy in BOUNDED and not crawl.rules.continuous
         return cls(
             books,
             ends,
@@ -303,7 +306,8 @@ class _Seen:
             sum(map(int, hosts)),
             int(remembered),
             float(backup_at or 0),
-            None if crawl.rules.continuous else 2.0 if bound is None else bound,
+            policy,
+            (BOUND_MAX if bound is None else bound) if bounded else None,
             list(map(LinkList.of, links)),
             _servers(crawl.client),
         )
@@ -362,8 +366,10 @@ def _of_cash(backend: Backend, seen: _Seen) -> Iterator[Metric]:
     about = "Cash on pages divided by the clock: the paper's measure of convergence. It is not a bound on the error."
     yield Gauge("opic_error_factor", about, max(pages - books.v_gone, 0) / max(books.clock, 1))
     if seen.error_bound is not None:
-        about = "Upper bound on the L1 distance of all estimates from exact PageRank of the known graph; 2 if unknown."
-        yield Gauge("opic_error_bound", about, seen.error_bound)
+        about = "Upper bound on the L1 distance of importance by the default policy from exact PageRank; 2 if unknown."
+        bound = Gauge("opic_error_bound", about, labels=["policy"])
+        bound.add_metric([seen.policy], seen.error_bound)
+        yield bound
     yield Gauge("opic_outbox_entries", "Transfers sent by shards and not yet applied by their targets.", seen.outbox)
 
 

@@ -10,6 +10,7 @@ from opic.errors import NotKept
 from opic.frontier.crawl_orders import CrawlOrders
 from opic.frontier.held_pages import HostPoliteness, read_host_politeness, write_host_politeness
 from opic.frontier.leases import Lease, await_leases, server_runs
+from opic.frontier.next_answers import Shares, static_shares
 from opic.frontier.page_counts import CENSUS_KINDS
 from opic.frontier.page_keys import GREEDY, OFFERED_BITS
 from opic.frontier.requests import (
@@ -49,6 +50,7 @@ class Frontier:
         links: KeptLinks | None = None,
         worth: FetchOrder | None = None,
         domain_bytes: int = DOMAIN_BYTES,
+        shares: Shares = static_shares,
     ) -> None:
         """Offer the pages of an open crawl.
 
@@ -65,11 +67,13 @@ class Frontier:
             links: the kept links of the crawl, for the policies LDU, GAI and AI.
             worth: the order by importance, which comes before the strategy as soon as there is one; None for never.
             domain_bytes: how much the cached hosts and pages of domains that requests name may take.
+            shares: tells the importance of pages by the default policy, without asking the store.
         """
         self.crawl, self.politeness = crawl, politeness or PolitenessSettings()
         self.admission, self._orders = admission, CrawlOrders(crawl, coverage, worth, links)
         self._terms = FrontierTerms(self.politeness, discovery, strategy, share, domain_bytes)
-        self._scheduler = Scheduler(crawl, self._terms, admission, pending, self._orders)
+        self._scheduler = Scheduler(crawl, self._terms, admission, pending, self._orders, shares=shares)
+        self._shares = shares
 
     def next(self, n: int = 10, crawler: str = "", **terms: Any) -> dict[str, object]:
         """Lease the first pages by the strategy, by default those with the most cash, to a crawler.
@@ -138,7 +142,8 @@ class Frontier:
             mode: as in `next`.
 
         Returns:
-            "pages": in the order of the strategy, each with "url", "host", "cash", "importance" and "fetched_before".
+            "pages": in the order of the strategy, each with "url", "host", "cash", "importance" and "fetched_before";
+            "policy", that of importance.
 
         Raises:
             BadInput: a parameter is invalid.
@@ -148,8 +153,9 @@ class Frontier:
 
     def _peeked(self, request: PagesRequest) -> dict[str, object]:
         places = self._scheduler.peek(request)
+        policy, shares = self._shares(places)
         if not places:
-            return {"pages": []}
+            return {"pages": [], "policy": policy}
         rows, urls = self.crawl.rows(places), self.crawl.urls_of(places)
         total = self._scheduler.hot.total(rows.books)
         return {
@@ -158,14 +164,15 @@ class Frontier:
                     "url": urls[place],
                     "host": host_of(urls[place]),
                     "cash": cash,
-                    "importance": min(max(spent + cash, 0) / total, 1.0),
+                    "importance": min(max(spent + cash, 0) / total, 1.0) if share is None else share,
                     "fetched_before": reads > 0,
                 }
-                for place, cash, spent, reads in zip(
-                    places, rows.cash.tolist(), rows.spent.tolist(), rows.reads.tolist(), strict=True
+                for place, share, cash, spent, reads in zip(
+                    places, shares, rows.cash.tolist(), rows.spent.tolist(), rows.reads.tolist(), strict=True
                 )
                 if urls[place]  # It was forgotten a moment ago.
-            ]
+            ],
+            "policy": policy,
         }
 
     def explain(self, url: str, url_bytes_max: int = URL_BYTES_MAX) -> dict[str, object] | None:

@@ -12,6 +12,7 @@ from opic.frontier.request_parts import Leased
 from opic.frontier.requests import PagesRequest
 from opic.model.cash import MILLION
 from opic.replica import Crawl
+from opic.replica.crawl import Place
 from opic.replica.effect import Head
 
 RETRY_SECONDS_MIN: Final = 0.05
@@ -21,18 +22,35 @@ RETRY_SECONDS_DEFAULT: Final = 5.0  # If no time is known, and the maximum while
 NOTHING_WAITS: Final[dict[str, object]] = {"exhausted": False, "waiting": dict.fromkeys(KINDS, 0)}
 
 
+# Returns the default policy, and the importance of pages by it; None where history and cash tell it.
+Shares = Callable[[Sequence[Place]], tuple[str, Sequence[float | None]]]
+
+
+def static_shares(places: Sequence[Place]) -> tuple[str, Sequence[float | None]]:
+    """Leave the importance of pages to their history and cash."""
+    return "static", [None] * len(places)
+
+
 class NextAnswers:
     """Makes the answers of a scheduler. Not thread-safe."""
 
     def __init__(
-        self, crawl: Crawl, hot: HotCrawl, choices: Choices, orders: CrawlOrders, pending: Callable[[], bool]
+        self,
+        crawl: Crawl,
+        hot: HotCrawl,
+        choices: Choices,
+        orders: CrawlOrders,
+        pending: Callable[[], bool],
+        *,
+        shares: Shares,
     ) -> None:
         """See `opic.frontier.Frontier`."""
         self._crawl, self._hot, self._choices, self._orders, self._pending = crawl, hot, choices, orders, pending
+        self._shares = shares
 
     def empty(self) -> dict[str, object]:
         """Return the answer to a crawler that has disconnected."""
-        return {**self._pages([]), **NOTHING_WAITS}
+        return {**self._pages([], []), **NOTHING_WAITS, "policy": self._shares([])[0]}
 
     def of(
         self, requests: Sequence[PagesRequest], granted: Sequence[Sequence[Leased]], *, rationed: bool
@@ -44,32 +62,37 @@ class NextAnswers:
             granted: the pages leased for each.
             rationed: whether pages were skipped because of the quota of their host or site.
         """
+        policy, shares = self._shares([page.place for leased in granted for page in leased])
+        left = iter(shares)
         found: dict[tuple[str, tuple[str, ...], int, bool], dict[str, object]] = {}
         answers = []
         for request, leased in zip(requests, granted, strict=True):
             scope = request.mode, request.domains, request.nearness, not leased
             if scope not in found:
                 found[scope] = self._waiting(*scope)
-            answers.append({**self._pages(leased), **found[scope]})
+            pages = self._pages(leased, [next(left) for _ in leased])
+            answers.append({**pages, **found[scope], "policy": policy})
             if self._orders.has_importance and request.mode != "coverage" and request.policy is None:
                 answers[-1]["order"] = "cash" if self._choices.ranking(request.mode, None) is None else "exact"
             if not leased:
                 answers[-1]["retry_after"] = self._retry_after(request, rationed=rationed)
         return answers
 
-    def _pages(self, leased: Sequence[Leased]) -> dict[str, object]:
+    def _pages(self, leased: Sequence[Leased], shares: Sequence[float | None]) -> dict[str, object]:
         return {
             "pages": [
                 {
                     "url": page.name or page.url,
                     "cash": page.cash,
-                    "importance": page.importance,
+                    "importance": page.importance if share is None else share,
                     "fetched_before": page.read_before,
                     "lease": page.lease.token(self._crawl),
                     "lease_until": page.until_us / MILLION,
                     **page.notes(),
                 }
-                for page in sorted(leased, key=lambda page: (-page.key, page.place))
+                for page, share in sorted(
+                    zip(leased, shares, strict=True), key=lambda told: (-told[0].key, told[0].place)
+                )
             ],
             "retry_after": 0,
         }

@@ -24,7 +24,7 @@ class Leased(NamedTuple):
     name: str  # Under which it answered last; "" if under its URL.
     cash: int
     key: float  # What it comes by in the answer: by cash, in grains, fractional only if `discovery` is not 1.
-    importance: float
+    importance: float  # By its history and cash.
     read_before: bool
     until_us: int  # By the clock of its shard's server.
     nearness: int  # See `opic.model.page_notes`, as for `meta`.

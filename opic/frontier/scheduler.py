@@ -25,7 +25,7 @@ from opic.frontier.hot_crawl import HotCrawl
 from opic.frontier.hot_shard import HotShard
 from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
 from opic.frontier.leases import Lease, await_leases, release_leases, renew_leases, server_runs
-from opic.frontier.next_answers import NextAnswers
+from opic.frontier.next_answers import NextAnswers, Shares
 from opic.frontier.page_keys import GREEDY, times_priority
 from opic.frontier.picking import Picked
 from opic.frontier.request_parts import ChosenPage, Leased, RequestPart, ShardCall
@@ -56,12 +56,14 @@ class Scheduler:
         admission: Admission | None,
         pending: Callable[[], bool],
         orders: CrawlOrders,
+        *,
+        shares: Shares,
     ) -> None:
         """See `opic.frontier.Frontier`."""
         self.crawl, self.terms, self.admission, self._orders = crawl, terms, admission, orders
         self.hot = HotCrawl(crawl, terms, admission)
         self.choices = Choices(self.hot, admission)
-        self._answers = NextAnswers(crawl, self.hot, self.choices, orders, pending)
+        self._answers = NextAnswers(crawl, self.hot, self.choices, orders, pending, shares=shares)
         self._lock = threading.Lock()
         self._refused = 0  # Pages that the last call could not lease,
         self.refusals = 0  # and all calls together.

@@ -55,6 +55,7 @@ class NextPages(Struct, frozen=True):
     exhausted: Annotated[bool, about("True if there are no pages, and waiting alone will bring none.")]
     waiting: HeldBack
     as_of: AsOf
+    policy: Annotated[str, always("The policy of importance: the default one.")] = "static"
     order: Annotated[str | None, about("`exact` (importance) or `cash`; only where links are kept.")] = None
 
 
@@ -73,6 +74,7 @@ class Frontier(Struct, frozen=True):
 
     pages: list[FrontierPage]
     as_of: AsOf
+    policy: Annotated[str, always("The policy of importance: the default one.")] = "static"
 
 
 class Released(Struct, frozen=True):

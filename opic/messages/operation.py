@@ -37,6 +37,14 @@ class Stats(Struct, frozen=True):
     pool: Annotated[int, about("Grains that the virtual page can still grant, over all shards.")]
     shards: Any
     as_of: AsOf
+    policy: Annotated[str | None, about("The default policy: that of importance in all answers that name none.")] = None
+    error_bound: Annotated[
+        float | None,
+        about(
+            "Upper bound on the L1 distance of importance by the default policy from exact PageRank of the known "
+            "graph; absent if unknown."
+        ),
+    ] = None
     given_up_pages: Annotated[int | None, always("Pages given up after failed fetches.")] = None
     undelivered: Annotated[int | None, always("Deposits and grants on their way between shards.")] = None
     warnings: Annotated[list[str], always("What an operator should see to; see /readyz.")] = []
@@ -71,7 +79,9 @@ class CurvePoint(SeriesEntry, frozen=True):
     error_bound: Annotated[
         float | None,
         always(
-            "Upper bound on the L1 distance of all static estimates from exact PageRank; null if unknown.", null=True
+            "Upper bound on the L1 distance of importance, by the default policy then, from exact PageRank; null if "
+            "unknown.",
+            null=True,
         ),
     ] = None
 

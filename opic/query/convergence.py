@@ -36,7 +36,7 @@ class Point(NamedTuple):
     rounds: int
     clock: int
     unspent: int  # Cash on read pages: the residual of the estimate.
-    error_bound: float
+    error_bound: float  # Of the default policy then.
 
     def shown(self) -> dict[str, object]:
         """Return the point as it appears in answers; a bound that says nothing is null."""
@@ -102,7 +102,7 @@ class Convergence:
 
     def _point(self, parts: list[Books]) -> Point:
         books = Books.merged(parts, self._crawl.rules)
-        bound = self._query.error_bound(parts, books)
+        _, bound = self._query.default_bound(parts, books)
         said = NOTHING_SAID if bound is None else bound
         return Point(books.time_us, books.rounds, books.clock, books.open_cash, said)
 

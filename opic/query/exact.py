@@ -179,6 +179,15 @@ class Exact:
             return False
         return self._says_something()
 
+    def told(self) -> ExactView | None:
+        """Return what was settled last, however long ago; None if that says nothing.
+
+        It asks no store, but where no thread settles, as in a command without a service: there it settles first.
+        """
+        if self._thread is None:
+            return self.view() if self.usable() else None
+        return self._unsettled.told() if self._says_something() else None
+
     def at_hand(self) -> ExactView | None:
         """Return what was settled a moment ago, without asking the store; None if that is old, or says nothing."""
         view = self._unsettled.told() if self._thread is not None and self._says_something() else None

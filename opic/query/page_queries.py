@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import numpy as np
+
 from opic.errors import BadInput, NotKept, SettingsError, StoreError
+from opic.graph.flow import BOUND_MAX
 from opic.model import windows
 from opic.model.books import Books
 from opic.model.crawl_books import grants_due_of, same_weights
@@ -27,6 +30,7 @@ from opic.urls.canonical import URL_BYTES_MAX, canonical_url, shown
 
 T = TypeVar("T")
 POLICIES = (EXACT, *windows.POLICIES)
+BOUNDED = (EXACT, "static")  # Those with a bound on the error; static under grants only.
 WINDOW_ROUNDS = 8.0
 
 
@@ -143,6 +147,37 @@ class PageQuery:
         if self._policy is None and self.exact is not None and self.exact.usable():
             return EXACT
         return self._policy or self.by_cash
+
+    def shares(self, places: Sequence[Place]) -> tuple[str, list[float | None]]:
+        """Return the default policy and the importance of pages by it, as of what is in memory.
+
+        None for pages whose history and cash tell it: all under the static policy, which also answers while links are
+        still being read; under window policies those that became known since the last snapshot.
+        """
+        if (exact := self._told()) is not None:
+            return EXACT, [exact.share(place) or 0.0 for place in places]
+        if self.by_cash == "static" or not places:
+            return self.by_cash, [None] * len(places)
+        policy, span = self.policy_of(self.by_cash, None)
+        if span is None:
+            return policy, [None] * len(places)
+        snapshot, view = self.snapshots.view(policy, span)
+        positions = snapshot.positions(*(np.array(column, np.int64) for column in zip(*places, strict=True)))
+        known = [at if at < len(snapshot) and view.scores[at] >= 0 else None for at in positions.tolist()]
+        return policy, [None if at is None else float(view.estimates[at]) for at in known]
+
+    def default_bound(self, parts: Sequence[Books], whole: Books | None = None) -> tuple[str, float | None]:
+        """Return the default policy and the bound on the error of its estimates, as of what is in memory.
+
+        None if it has none, or that says nothing. The arguments are those of `error_bound`.
+        """
+        if (exact := self._told()) is not None:
+            return EXACT, exact.bound if exact.bound < BOUND_MAX else None
+        return self.by_cash, self.error_bound(parts, whole) if self.by_cash == "static" else None
+
+    def _told(self) -> ExactView | None:
+        """Return the exact importance where that is the default policy, and something is known."""
+        return self.exact.told() if self.exact is not None and self._policy in (None, EXACT) else None
 
     def answered(self, policy: str | None, ask: Callable[[str | None], T]) -> T:
         """Return `ask(policy)`, or what it returns from cash if no policy was named and links are not kept any more."""
@@ -362,7 +397,7 @@ class PageQuery:
                 return None
             debt = snapshot.debt
         bound = books.error_bound(rules.minted, rules.q, debt, grants_due_of(parts))
-        return bound if bound < 2 else None
+        return bound if bound < BOUND_MAX else None
 
     def policy_of(self, policy: str | None, window: float | str | None) -> tuple[str, Window | None]:
         """Resolve a policy and its window, applying the defaults; the static policy has no window."""

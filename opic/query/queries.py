@@ -154,12 +154,12 @@ class Query(PageQuery):
     def stats(self) -> dict[str, object]:
         """Return the current counts.
 
-        `error_bound` is left out if it says nothing, `granted_rounds` under the continuous payout, and `sweeps_left`
-        until a read has moved cash.
+        `error_bound`, that of the default policy, is left out if it says nothing, `granted_rounds` under the continuous
+        payout, and `sweeps_left` until a read has moved cash.
         """
         parts, rules = self.crawl.books(), self.crawl.rules
         books = Books.merged(parts, rules)
-        bound = self.error_bound(parts, books)
+        policy, bound = self.default_bound(parts, books)
         left = books.sweeps_left(rules)
         return {
             "known_pages": books.live,
@@ -174,6 +174,7 @@ class Query(PageQuery):
             "links": books.links,
             "bad_links": books.bad_links,
             "dead_letters": books.dead_letters,
+            "policy": policy,
             **({} if bound is None else {"error_bound": bound}),
             "pool": books.pool,
             **({} if rules.continuous else {"granted_rounds": books.credit / rules.grant}),

@@ -110,6 +110,7 @@ class Backend:
             self.crawl, politeness, settings.discovery_weight, strategy=settings.order_by, admission=self.admission,
             share=settings.discovery_share, pending=self._is_pending, coverage=self.coverage, links=self.links,
             worth=self.worth if settings.by_importance else None, domain_bytes=settings.domain_cache_bytes,
+            shares=self.query.shares,
         )  # fmt: skip
 
     @property

@@ -204,7 +204,7 @@ def test_service_answers_by_links_by_default(tmp_path: Path) -> None:
         assert many.pages[0].policy == "exact"
         assert many.pages[1].importance is None
         shown = http.get("/metrics").text
-        for name in ("bound", "residual", "settle_seconds", "age_seconds", "drift"):
+        for name in ("residual", "settle_seconds", "age_seconds", "drift"):
             assert f"\nopic_exact_{name} " in shown
 
 

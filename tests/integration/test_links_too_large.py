@@ -99,4 +99,4 @@ def test_service_says_that_the_links_are_too_large_for_it(tmp_path: Path) -> Non
         shown = http.get("/metrics").text
         for line in ("opic_links_too_large 1.0", "opic_links_bytes 0.0", "opic_links_limit_bytes 1024.0"):
             assert f"\n{line}\n" in shown
-        assert "\nopic_exact_bound " not in shown
+        assert "\nopic_exact_residual " not in shown
