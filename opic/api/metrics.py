@@ -26,12 +26,12 @@ from opic import __version__
 from opic.api.scrape_cache import Beside
 from opic.errors import StoreError, StoreLost, StoreUnavailable
 from opic.frontier.requests import EXPANSIONS, MODES, POLICIES
-from opic.graph.flow import BOUND_MAX
 from opic.ingest.event_log import KEY_MEMORY_BYTES, Positions
 from opic.ingest.step_counts import Tallied
 from opic.model.books import Books
 from opic.model.cash import MILLION, ROUND_BITS
 from opic.model.events import Outcome
+from opic.query.convergence import NOTHING_SAID
 from opic.query.page_queries import BOUNDED
 from opic.replica.crawl import ReplicaStanding
 from opic.replica.stored_links import LIST_FIELDS, LinkList
@@ -307,7 +307,7 @@ class _Seen:
             int(remembered),
             float(backup_at or 0),
             policy,
-            (BOUND_MAX if bound is None else bound) if bounded else None,
+            (NOTHING_SAID if bound is None else bound) if bounded else None,
             list(map(LinkList.of, links)),
             _servers(crawl.client),
         )
