@@ -100,6 +100,7 @@ class HotCrawl:
 
     def _prepare(self) -> None:
         self._judge_more()
+        self._shards = [None if hot is None or hot.set_back else hot for hot in self._shards]
         if wanted := {shard for shard in range(len(self.crawl)) if self._current(shard) is None} | self.stale:
             self._read(sorted(wanted))
         self._ask_waits()

@@ -27,6 +27,7 @@ from opic.model.cash import MILLION
 from opic.replica.effect import Effect
 from opic.replica.replica import Replica
 
+SET_BACK_SECONDS: Final = 60.0  # An answer may arrive late by less; if it is further behind, the clock was set back.
 HELD_SECONDS_MIN: Final = 0.01  # Minimum time before a refused page is requested again, even if clocks differ.
 # Maximum number of failed pages whose back-off is read from the store. The others wait as after a first failure, and
 # are refused then if their back-off is longer.
@@ -140,6 +141,7 @@ class HotShard:
         self._told = -1  # and up to which record of the journal it knew.
         self.unsure: list[int] = []  # Failed pages; the store knows how often they failed, hence their back-off.
         self._clock = -np.inf  # The server's time, as last reported, minus our monotonic time. It never runs ahead.
+        self.set_back = False  # Whether the server's clock was, by so much that other times of the order are wrong too.
         self._calls = 0  # Number of calls whose answers are pending.
         self._fetched: dict[int, tuple[int, float]] = {}  # Pages in the journal since a call began: record, free at.
         self._full: dict[int, float] = {}  # Hosts at their cap of pages in flight: when free apart from it.
@@ -154,8 +156,14 @@ class HotShard:
         return self._clock + time.monotonic()
 
     def hear_time(self, seconds: float) -> None:
-        """Adjust the clock to a time reported by the server."""
-        self._clock = max(self._clock, seconds - time.monotonic())
+        """Adjust the clock to a time reported by the server.
+
+        The order's time never goes back. Where the server's clock was set back, the order is made anew before the next
+        call.
+        """
+        heard = seconds - time.monotonic()
+        self.set_back |= heard < self._clock - SET_BACK_SECONDS
+        self._clock = max(self._clock, heard)
 
     # The journal.
 
@@ -304,6 +312,7 @@ class HotShard:
         """Record which of the requested pages, which are reserved, were leased or refused; free all others."""
         now, soon = answer.now_us / MILLION, answer.now_us / MILLION + HELD_SECONDS_MIN
         self.hear_time(now)
+        ours = self.now()  # Ahead of the server's time if its clock was set back.
         page_until, leased = np.zeros(len(ids)), np.zeros(len(ids), np.bool_)
         rests: dict[int, float] = dict.fromkeys(np.unique(hosts[self.order.single[hosts]]).tolist(), 0.0)
         for page in answer.granted:
@@ -312,6 +321,8 @@ class HotShard:
                 rests[int(hosts[page.place])] = now + page.delay_seconds
         for refused in answer.refused:
             until = max(refused.until_us / MILLION, soon)
+            if until <= ours:  # Else it would be requested again and again.
+                until += ours - now
             if refused.host_held:
                 host = int(hosts[refused.place])
                 if refused.full:
