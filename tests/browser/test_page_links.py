@@ -9,6 +9,7 @@ import pytest
 from bench_page_links import REASONS, Reader, compared
 from chromium import running_browser
 from conftest import want_server
+from example_counts import part_of
 from generated_pages import generated_pages
 from playwright.sync_api import Browser
 from webencodings.labels import LABELS
@@ -17,12 +18,13 @@ from opic.html.encodings import WITHOUT_ENCODER, decode, encode_query
 
 pytestmark = pytest.mark.slow
 
-PAGES, SEED = 400, 20030524
+PAGES, SEED = part_of(400), 20030524
 # How many of all bytes and pairs of bytes are read otherwise, and how many of the characters that pages can have are
 # written otherwise in queries: rare ones, which Python's codecs lack.
 READ_OTHERWISE = {"big5": 250, "euc-jp": 250, "gb18030": 50, "gbk": 50, "iso-2022-jp": 10_000}
 WRITTEN_OTHERWISE = {"big5": 100, "gb18030": 50, "gbk": 50, "iso-2022-jp": 600}
-CHARACTERS = [chr(code) for code in (*range(0x80, 0xD800), *range(0xE000, 0x10000), 0x1F600, 0x20089)]
+CODES = (*range(0x80, 0xD800), *range(0xE000, 0x10000), 0x1F600, 0x20089)
+CHARACTERS = list(map(chr, CODES[:: len(CODES) // part_of(len(CODES))]))
 
 
 @pytest.fixture(scope="module")
