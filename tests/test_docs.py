@@ -37,7 +37,7 @@ from opic.settings import Settings
 from opic.urls.traps import Traps
 
 README = ROOT / "README.md"
-README_LINES_MAX = 150
+README_LINES_MAX = 165
 SCRAPY_SETTINGS = {f"OPIC_{field.name.upper()}" for field in fields(CrawlOptions)}  # Of a Scrapy project.
 GUIDE = sorted((ROOT / "docs/guide").glob("*.md"))
 OTHERS = ("docs/measurements.md", "CONTRIBUTING.md", "deploy/README.md", "benchmarks/README.md", "examples/README.md")
