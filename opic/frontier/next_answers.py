@@ -18,6 +18,7 @@ from opic.replica.effect import Head
 RETRY_SECONDS_MIN: Final = 0.05
 RETRY_SECONDS_MAX: Final = 60.0
 RETRY_SECONDS_RATIONED: Final = 0.5  # Minimum if there are free pages but their hosts or sites are over their share.
+RETRY_SECONDS_PENDING: Final = 0.25  # If seeds or events were accepted that may bring pages in a moment.
 RETRY_SECONDS_DEFAULT: Final = 5.0  # If no time is known, and the maximum while leases run: each may bring new cash.
 NOTHING_WAITS: Final[dict[str, object]] = {"exhausted": False, "waiting": dict.fromkeys(KINDS, 0)}
 
@@ -121,7 +122,7 @@ class NextAnswers:
         """Return the number of seconds until the first of the requested pages may be free."""
         first = self._choices.first_free(request.choice(request.mode), RETRY_SECONDS_MAX)
         if first is None:
-            return RETRY_SECONDS_DEFAULT
+            return RETRY_SECONDS_PENDING if self._pending() else RETRY_SECONDS_DEFAULT
         if rationed:
             first = max(first, RETRY_SECONDS_RATIONED)
         # A recrawl policy offers also pages without cash, of which `first` says nothing.

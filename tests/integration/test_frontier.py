@@ -601,6 +601,12 @@ def test_retry_after_is_at_most_a_minute_or_five_seconds_while_leases_run(valkey
     assert retry_after(crawl) == 5.0  # Its fetch may bring pages long before the lease ends.
 
 
+def test_retry_after_is_short_while_accepted_records_may_bring_pages(valkey: Server) -> None:
+    crawl = Crawl(valkey)
+    answer = crawl.endpoint(pending=lambda: True).next(1)
+    assert (answer["pages"], answer["retry_after"], answer["exhausted"]) == ([], 0.25, False)
+
+
 def test_answer_with_pages_says_to_come_back_at_once(valkey: Server) -> None:
     crawl = Crawl(valkey)
     crawl.seed(["http://a.org/"])
