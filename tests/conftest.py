@@ -154,6 +154,12 @@ def cluster(request: pytest.FixtureRequest, running_clusters: dict[tuple[str, in
     yield from lend_cluster(request.param, 0, running_clusters)
 
 
+@pytest.fixture
+def valkey_cluster(running_clusters: dict[tuple[str, int], Cluster]) -> Iterator[Cluster]:
+    """An empty cluster of three primaries of the bundled Valkey, for what Redis can't do."""
+    yield from lend_cluster("valkey", 0, running_clusters)
+
+
 @pytest.fixture(params=real_servers.NAMES)
 def cluster_of_six(
     request: pytest.FixtureRequest, running_clusters: dict[tuple[str, int], Cluster]

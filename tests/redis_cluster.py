@@ -235,6 +235,13 @@ class Cluster:
                 node.ask("CLUSTER", "SETSLOT", slot, "NODE", to.node_id)
         self._await(lambda: all(n is to for n in self._owners(slot)), f"not all know that {to} has slot {slot}")
 
+    def migrate_slot_at_once(self, key: str, to: Node) -> None:
+        """Move a key's slot to another primary as Valkey 9 does by itself: clients see it here, and then there."""
+        self._changed = True
+        slot, source = key_slot(key.encode()), self.owner(key)
+        source.ask("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", to.node_id)
+        self._await(lambda: all(n is to for n in self._owners(slot)), f"not all know that {to} has slot {slot}")
+
     def await_ok(self) -> None:
         """Wait until each living node takes commands, all agree on who is what, and replicas follow."""
 

@@ -422,6 +422,51 @@ def test_shards_whose_slots_move_keep_every_grain(cluster: Cluster) -> None:
     balanced(crawl)
 
 
+def test_slots_that_valkey_moves_at_once_lose_and_double_nothing(valkey_cluster: Cluster) -> None:
+    """Also to a node that has no function library: that does not come with a slot."""
+    cluster = valkey_cluster
+    added = cluster.add_node()
+    added.ask("CONFIG", "SET", "cluster-allow-replica-migration", "no")  # Else it is a replica once it has no slot.
+    backend = Backend(Settings.load(store=cluster.url, shards=4, host_delay_seconds=0), cluster.url)
+    crawl = backend.crawl
+    keys = [shard.keys.books for shard in crawl.shards]
+    log = LOG[:1_500]
+    source, worked_through, moves, leased = Listed(log, 50), threading.Event(), 0, 0
+
+    def move() -> None:
+        """And let some events through before the next one."""
+        nonlocal moves
+        key, asked = keys[moves % len(keys)], len(source.asked)
+        to = cluster.other(added) if cluster.owner(key) is added else added
+        cluster.migrate_slot_at_once(key, to)
+        moves += 1
+        wait_until(lambda: len(source.asked) > asked or worked_through.is_set())
+
+    def ask() -> None:
+        nonlocal leased
+        pages = backend.frontier.next(3, "crawler")["pages"]
+        backend.frontier.release([page["lease"] for page in pages])
+        leased += len(pages)
+
+    try:
+        assert added.ask("FUNCTION", "LIST", "LIBRARYNAME", LIBRARY) == []
+        writer = Writer(Crawl.open(cluster.client(), shards=4))
+        with meanwhile(move), meanwhile(ask):
+            try:
+                work_through(writer, source)
+            finally:
+                worked_through.set()
+            wait_until(lambda: moves >= 2 * len(keys) and leased > 3)
+        assert added.ask("FUNCTION", "LIST", "LIBRARYNAME", LIBRARY) != []
+        while writer.deliver():
+            pass
+        balanced(crawl)
+        found = {page.url: page.reads for page in crawl.pages()}
+        assert found == {url: page.reads for url, page in ledger_of(log).pages.items()}
+    finally:
+        backend.close()
+
+
 def test_pipeline_waits_while_its_keys_are_on_both_sides_of_a_move(cluster: Cluster) -> None:
     client, names = cluster.client(), [f"{{half-moved}}{number}" for number in range(40)]
     for name in names:
