@@ -23,7 +23,8 @@ from processes import environment, wait_until
 from repository import ROOT
 from servers import Server
 
-from opic.ingest.kafka.connection import record_of
+from opic.ingest.kafka.connection import RECORD_OVERHEAD_BYTES, name_of, record_of
+from opic.ingest.kafka.record_batches import BoundedConsumer
 from opic.model.events import CrawlEvent, Record, encode_crawl_event
 from opic.model.ledger import Ledger
 from opic.replica import Crawl
@@ -33,6 +34,7 @@ from opic.store import connect
 STOP_SECONDS_MAX = 30.0
 COMMAND_SECONDS_MAX = 120.0
 SESSION_SECONDS = 1.0  # So short that a test may wait for a dead worker's partitions.
+RECORD_BYTES_MAX = Settings.load().max_body_bytes + RECORD_OVERHEAD_BYTES  # Of a worker by default.
 _numbers = itertools.count(int.from_bytes(os.urandom(3), "big"))
 
 
@@ -103,8 +105,9 @@ class Topic:
             producer.close()
 
     def messages(self, name: str | None = None) -> list[Any]:
-        """All that is on it, or on another topic, by partition and offset."""
-        consumer = KafkaConsumer(bootstrap_servers=self.kafka.bootstrap, auto_offset_reset="earliest")
+        """All that is committed on it, or on another topic, by partition and offset."""
+        terms = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+        consumer = KafkaConsumer(bootstrap_servers=self.kafka.bootstrap, **terms)
         try:
             name = name or self.name
             partitions = [TopicPartition(name, p) for p in sorted(consumer.partitions_for_topic(name))]
@@ -122,10 +125,20 @@ class Topic:
         return [record_of(m) for m in self.messages() if m.partition == partition]
 
     def all_records(self) -> dict[str, list[Record]]:
-        """All of it as workers get it, by partition."""
+        """All of it as workers get it, by partition, whatever their headers are called."""
+        terms = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+        consumer = BoundedConsumer(bootstrap_servers=self.kafka.bootstrap, record_bytes_max=RECORD_BYTES_MAX, **terms)
         found: dict[str, list[Record]] = {}
-        for message in self.messages():
-            found.setdefault(f"{self.name}/{message.partition}", []).append(record_of(message))
+        try:
+            partitions = [TopicPartition(self.name, p) for p in sorted(consumer.partitions_for_topic(self.name))]
+            consumer.assign(partitions)
+            ends = consumer.end_offsets(partitions)
+            while any(consumer.position(p) < ends[p] for p in partitions):
+                for partition, some in consumer.poll(1000).items():
+                    records = [one if isinstance(one, Record) else record_of(one) for one in some]
+                    found.setdefault(name_of(partition), []).extend(records)
+        finally:
+            consumer.close()
         return found
 
     def ends(self) -> dict[str, int]:

@@ -130,7 +130,8 @@ def apply_all_again(scene: Scene) -> None:
     with scene.crawl() as crawl:
         writer = Writer(crawl)
         for name, found in scene.topic.all_records().items():
-            known = found[: crawl.resume(name)]
+            end = crawl.resume(name)
+            known = [record for record in found if record.offset < end]
             for at in range(0, len(known), 500):
                 writer.apply(name, known[at : at + 500])
                 writer.apply(name, known[at // 2 : at + 500][:500])
@@ -219,6 +220,13 @@ def move_a_slot(scene: Scene) -> None:
     """All that a shard has goes to another node, key by key, while it is written to."""
     cluster, key = scene.store.cluster, scene.rng.choice(scene.hash_tags())
     cluster.migrate_slot(key, cluster.other(cluster.owner(key)))
+
+
+@action()
+def move_a_slot_at_once(scene: Scene) -> None:
+    """As Valkey does by itself. What clients send in the moment of the change is sent on."""
+    cluster, key = scene.store.cluster, scene.rng.choice(scene.hash_tags())
+    cluster.migrate_slot_at_once(key, cluster.other(cluster.owner(key)))
 
 
 @action(store_away=True, goes_back=True)

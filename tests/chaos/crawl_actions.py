@@ -14,6 +14,7 @@ from chaos.actions import action
 from chaos.bank import Expected, expected_of, inspect, links_shown
 from chaos.checks import inlinks_wrong
 from chaos.exactness import importance_wrong, pagerank_shown
+from chaos.refused_calls import REFUSED
 from chaos.scene import Scene, remove_crawl
 from opic.errors import StoreError
 from opic.ingest import ShardWriter, Writer
@@ -38,6 +39,9 @@ LINKERS_A_CALL = 60
 ASKED_SECONDS = 2.5
 LATE_SECONDS = 4.0
 EFFECT_SECONDS_MAX = 60.0
+UPGRADE = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABk"}
+OFFERED_CALLS = 20
+REFUSED_CALLS = 4
 BACKUP_SCANS = (2, 8)  # Before which one the server restarts; one reads a thousand fields.
 LINKS_READS = (1, 2)  # At which one the server restarts: of the list of segments, and of them or of the list again.
 APPENDERS = 2
@@ -104,14 +108,40 @@ def report_late(scene: Scene) -> None:
         one.late_share = share
 
 
+@action()
+def offer_an_upgrade(scene: Scene) -> None:
+    """Crawlers offer HTTP/2 with each call, as Java's HttpClient and `curl --http2` do; the service stays with 1.1."""
+    notes, visit = scene.notes, scene.notes.reads.total()
+    calls, confirmed = len(notes.calls), len(notes.confirmed)
+    with scene.fetchers.offering(UPGRADE):
+        for number in range(OFFERED_CALLS):
+            page = f"http://offer-{visit}.example/{number}"
+            scene.rng.choice(scene.fetchers.all).put(notes.read(page, [f"{page}/{n}" for n in range(number)]))
+        wait_until(
+            lambda: min(len(notes.calls) - calls, len(notes.confirmed) - confirmed) >= OFFERED_CALLS,
+            EFFECT_SECONDS_MAX,
+        )
+
+
+@action()
+def send_what_is_refused(scene: Scene) -> None:
+    """Each endpoint gets some calls that it must refuse."""
+    with httpx.Client(timeout=60) as client:
+        for url in scene.urls():
+            for one in scene.rng.sample(REFUSED, REFUSED_CALLS):
+                status = client.request(one.method, url + one.path, **one.given).status_code
+                if status not in one.wanted:
+                    scene.report.wrong.append(f"{one.method} {one.path} was answered {status}, not {one.wanted}")
+
+
 # Backups.
 
 
-def back_up(scene: Scene, restarted_at: int = 0) -> Path:
+def back_up(scene: Scene, restarted_at: int = 0, tries: int = 3) -> Path:
     """Make a backup; the server restarts before so many scans of it. One that says it failed is made again."""
-    for attempt in range(3):
+    for attempt in range(tries):
         directory = scene.directory / f"{scene.world.name}-backup-{next(scene.numbers)}"
-        if restarted_at and attempt == 0:
+        if disturbed := restarted_at and attempt == 0:
             scene.store.proxy.before(b"SCAN", restarted_at, scene.store.crash)
         try:
             with connect(scene.store.admin_url) as client:
@@ -120,9 +150,9 @@ def back_up(scene: Scene, restarted_at: int = 0) -> Path:
         except StoreError as error:
             print(f"  a backup was refused: {error}", flush=True)
         finally:
-            if scene.store.proxy.never():
+            if disturbed and scene.store.proxy.never():
                 print("  the backup took fewer scans than were to be disturbed", flush=True)
-    raise StoreError("three backups were refused")
+    raise StoreError(f"{tries} backups were refused")
 
 
 @action(store_away=True)
@@ -151,6 +181,20 @@ def back_up_while_the_server_restarts(scene: Scene) -> None:
         scene.resume()
 
 
+@action()
+def back_up_under_load(scene: Scene) -> None:
+    """While nothing is broken it takes one try. Restored beside the crawl, it is inspected with what came since."""
+    try:
+        directory = back_up(scene, tries=1)
+    except StoreError as error:
+        scene.report.wrong.append(f"a backup failed while nothing was broken: {error}")
+        return
+    name = f"copy-{next(scene.numbers)}"
+    with connect(scene.store.url) as client:
+        restore(client, directory, name)
+    scene.copies.append(name)
+
+
 def inspect_copies(scene: Scene) -> list[str]:
     """Bring restored copies up to date with the topic, and inspect them."""
     wrong: list[str] = []
@@ -166,8 +210,10 @@ def inspect_copies(scene: Scene) -> list[str]:
             copy = Crawl.open(client, name, create=False)
             writer = Writer(copy)
             for partition, found in [*partitions.items(), ("again/0", again)]:
-                for at in range(copy.resume(partition), len(found), RECORDS_A_STEP):
-                    writer.apply(partition, found[at : at + RECORDS_A_STEP])
+                begin = copy.resume(partition)
+                left = [record for record in found if record.offset >= begin]
+                for at in range(0, len(left), RECORDS_A_STEP):
+                    writer.apply(partition, left[at : at + RECORDS_A_STEP])
             writer.drain()
             expected = expected_of([*(record for found in partitions.values() for record in found), *again])
             wrong += copy_wrong(scene, copy, expected)

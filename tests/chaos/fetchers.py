@@ -117,6 +117,7 @@ class Fetcher(threading.Thread):
         self.running, self.idle, self.done = threading.Event(), threading.Event(), threading.Event()
         self.asks_only = False  # Asks for pages, which it keeps until their leases end, and reports nothing.
         self.late_share = 0.0
+        self.offers: dict[str, str] = {}  # Headers of each call.
         self._keys = itertools.count()
         self._pending: deque[KeyedEvents] = deque()
         self._late: list[tuple[LeaseNote, CrawlEvent]] = []
@@ -149,7 +150,9 @@ class Fetcher(threading.Thread):
     def _post(self, path: str, body: object, **headers: str) -> httpx.Response | None:
         """Send a call to one of the endpoints; None: no answer."""
         try:
-            return self._client.post(f"{self.rng.choice(self._endpoints())}{path}", json=body, headers=headers)
+            return self._client.post(
+                f"{self.rng.choice(self._endpoints())}{path}", json=body, headers=headers | self.offers
+            )
         except httpx.TransportError:
             time.sleep(0.05)
             return None
@@ -166,6 +169,8 @@ class Fetcher(threading.Thread):
         said = "" if answer is None or answer.status_code < 400 else answer.text
         self.notes.calls.append(CallNote(begun, time.monotonic(), answer.status_code if answer else 0, said))
         if answer is None or answer.status_code != 200:
+            if answer is not None and answer.status_code < 500:
+                self.notes.odd.append(f"next was answered {answer.status_code}: {said[:300]}")
             time.sleep(0.02)
             return []
         found = []
@@ -277,6 +282,17 @@ class Fetchers:
         finally:
             for one in self.all:
                 one.asks_only = False
+
+    @contextmanager
+    def offering(self, headers: dict[str, str]) -> Iterator[None]:
+        """Meanwhile they send these headers with each call."""
+        for one in self.all:
+            one.offers = headers
+        try:
+            yield
+        finally:
+            for one in self.all:
+                one.offers = {}
 
     def _still(self) -> bool:
         for one in self.all:

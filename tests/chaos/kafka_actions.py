@@ -1,102 +1,134 @@
 """What other publishers and Kafka's operators do to a topic."""
 
-from contextlib import closing
+import random
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import MessageSizeTooLargeError
+from kafka_crawl import Topic
 
 from chaos.actions import action
-from chaos.publishers import Events
+from chaos.publishers import Events, Sent, put
 from chaos.scene import Scene
-from opic.ingest.kafka.connection import headers_of
 
 CODECS = ("gzip", "snappy", "lz4", "zstd")
 KEPT = ("producer", "uncompressed", *CODECS)  # What a topic may do with what it gets.
 EVENTS_A_TRANSACTION = 40
 READS_A_PAGE_MAX = 3  # The publishers' own are most of the 64 measures that are kept.
 BEGIN = 1_500_000_000  # Before the publishers' times, so that no two reads of a page have the same.
+SECONDS_APART = 10_000
+COMMITTED_SHARE = 0.6
+POISONS = 20
 BYTES_A_SECOND = (20_000, 200_000)
-TOO_LARGE_BYTES = 40 << 20
+QUOTA_SECONDS = (1.0, 4.0)
+TOO_LARGE_BYTES = 40 << 20  # Of which a batch has a few kilobytes left.
+
+
+def topic_of(scene: Scene) -> Topic:
+    assert scene.topic is not None
+    return scene.topic
 
 
 def events_of(scene: Scene) -> Events:
     number = next(scene.numbers)
-    return Events(f"{scene.seed}/{scene.world.name}/{number}", scene.seconds, READS_A_PAGE_MAX, BEGIN + 10_000 * number)
+    seed = f"{scene.seed}/{scene.world.name}/{number}"
+    return Events(seed, scene.seconds, READS_A_PAGE_MAX, BEGIN + SECONDS_APART * number)
 
 
-def producer_of(scene: Scene, **more: Any) -> KafkaProducer:
-    return KafkaProducer(bootstrap_servers=scene.kafka.bootstrap, acks="all", linger_ms=5, **more)
+@contextmanager
+def producing(scene: Scene, **more: Any) -> Iterator[KafkaProducer]:
+    with closing(KafkaProducer(bootstrap_servers=scene.kafka.bootstrap, acks="all", linger_ms=5, **more)) as producer:
+        yield producer
+
+
+class Transaction:
+    """One that is open. What it reads is confirmed, or must never take effect, once it has ended."""
+
+    def __init__(self, scene: Scene, producer: KafkaProducer, events: Events) -> None:
+        self._scene, self._producer = scene, producer
+        producer.begin_transaction()
+        self._sent = list(events.some(events.rng.randrange(1, EVENTS_A_TRANSACTION)))
+        for one in self._sent:
+            put(producer, topic_of(scene), scene.world, events.rng, one)
+        producer.flush()
+
+    def end(self) -> None:
+        reads = {one.read for one in self._sent if one.read}
+        if self._scene.rng.random() < COMMITTED_SHARE:
+            self._producer.commit_transaction()
+            self._scene.notes.confirmed_reads |= reads
+        else:
+            self._producer.abort_transaction()
+            self._scene.aborted |= reads
 
 
 @action()
 def publish_in_transactions(scene: Scene) -> None:
-    """Some are committed, some aborted. The last one is open for a while, and what comes behind it waits."""
-    assert scene.topic is not None
-    name, events = scene.topic.name, events_of(scene)
-    codec = scene.rng.choice((None, *CODECS))
-    producer = producer_of(scene, compression_type=codec, transactional_id=f"storm-{next(scene.numbers)}-{name}")
+    """Some are committed, some aborted. The last one stays open for a while, and what comes behind it waits."""
+    events, name = events_of(scene), f"storm-{topic_of(scene).name}-{next(scene.numbers)}"
+    made = producing(scene, compression_type=scene.rng.choice((None, *CODECS)), transactional_id=name)
+    producer = made.__enter__()
+    scene.healing.append(lambda: made.__exit__(None, None, None))
     producer.init_transactions()
-
-    def send_some() -> None:
-        producer.begin_transaction()
-        for value, kind, host, key in events.some(scene.rng.randrange(1, EVENTS_A_TRANSACTION)):
-            place = scene.rng.randrange(scene.world.partitions) if scene.world.scatter else None
-            producer.send(name, value, host.encode(), headers_of(kind, key, 0), partition=place)
-        producer.flush()
-
-    def end() -> None:
-        (producer.commit_transaction if scene.rng.random() < 0.6 else producer.abort_transaction)()
-
     for _ in range(scene.rng.randrange(1, 5)):
-        send_some()
-        end()
-    send_some()
+        Transaction(scene, producer, events).end()
+    scene.healing.append(Transaction(scene, producer, events).end)
 
-    def end_the_last() -> None:
-        end()
-        producer.close()
 
-    scene.healing.append(end_the_last)
+class RawName(str):
+    """A header's name that is no UTF-8: this client encodes text, others take the bytes that they are given."""
+
+    def encode(self, *_: str) -> bytes:
+        return b"\xff\xfe" + super().encode()
+
+
+def odd_header(rng: random.Random) -> tuple[str, bytes]:
+    """A header that makes a record a dead letter, or that is nothing to us."""
+    return rng.choice((("opic-kind", rng.randbytes(9)), ("opic-key", b"x"), (RawName("name"), b"x"), ("\u2603", b"")))
 
 
 @action()
 def publish_poison(scene: Scene) -> None:
-    """Values that can not be decoded, one that decompresses to more than a record may have, odd headers, no value."""
-    assert scene.topic is not None
-    rng, topic = scene.rng, scene.topic.name
-    with closing(producer_of(scene)) as producer:
-        for _ in range(rng.randrange(1, 20)):
+    """No value, values that can't be decoded, odd headers, and a record that decompresses to more than one may have."""
+    events, topic = events_of(scene), topic_of(scene)
+    rng = events.rng
+    with producing(scene) as producer:
+        for one in events.some(rng.randrange(1, POISONS)):
             value = rng.choice((None, b"", rng.randbytes(300), b"{" * 1_000, b"\0" * 70_000))
-            headers = rng.choice(([], [("opic-kind", rng.randbytes(9))], [("opic-key", b"x")], [("\u2603", b"")]))
-            producer.send(topic, value, None, headers, partition=rng.randrange(scene.world.partitions)).get(60)
+            put(producer, topic, scene.world, rng, Sent(value, "event", one.host, b""), odd_header(rng)).get(60)
+            put(producer, topic, scene.world, rng, one, (RawName("name"), b"x")).get(60)
+            scene.notes.confirmed_reads |= {one.read} if one.read else set()
     size = {"max_request_size": 2 * TOO_LARGE_BYTES, "batch_size": 2 * TOO_LARGE_BYTES}
-    with closing(producer_of(scene, compression_type="zstd", **size)) as producer:
-        producer.send(topic, b"\0" * TOO_LARGE_BYTES, partition=0).get(60)
+    with producing(scene, compression_type="zstd", **size) as producer:
+        large = Sent(b"\0" * TOO_LARGE_BYTES, "event", "a.example", b"")
+        try:
+            put(producer, topic, scene.world, rng, large).get(60)
+        except MessageSizeTooLargeError:
+            print("  a topic that compresses less refused a large record", flush=True)
 
 
 @action()
 def recompress_the_topic(scene: Scene) -> None:
     """From now on it keeps what it gets by another codec."""
-    assert scene.topic is not None
-    resource = ConfigResource(
-        ConfigResourceType.TOPIC, scene.topic.name, configs={"compression.type": scene.rng.choice(KEPT)}
-    )
+    configs = {"compression.type": scene.rng.choice(KEPT)}
     with closing(KafkaAdminClient(bootstrap_servers=scene.kafka.bootstrap)) as admin:
-        admin.alter_configs([resource])
+        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic_of(scene).name, configs=configs)])
 
 
 @action()
 def limit_clients_by_a_quota(scene: Scene) -> None:
     """All of ours: workers fetch slowly, endpoints publish slowly or refuse events."""
-    clients = ("--alter", "--entity-type", "clients", "--entity-name", "opic")
-    low, high = BYTES_A_SECOND
-    rate = scene.rng.randrange(low, high)
-    rates = f"consumer_byte_rate={rate},producer_byte_rate={rate}"
-    scene.kafka.run_tool("kafka.admin.ConfigCommand", *clients, "--add-config", rates)
-
-    def lift() -> None:
-        names = "consumer_byte_rate,producer_byte_rate"
-        scene.kafka.run_tool("kafka.admin.ConfigCommand", *clients, "--delete-config", names)
-
-    scene.healing.append(lift)
+    alter = ("--alter", "--entity-type", "clients", "--entity-name", "opic")
+    rate = scene.rng.randrange(*BYTES_A_SECOND)
+    names = ("consumer_byte_rate", "producer_byte_rate")
+    scene.kafka.run_tool(
+        "kafka.admin.ConfigCommand", *alter, "--add-config", ",".join(f"{name}={rate}" for name in names)
+    )
+    scene.healing.append(
+        lambda: scene.kafka.run_tool("kafka.admin.ConfigCommand", *alter, "--delete-config", ",".join(names))
+    )
+    time.sleep(scene.rng.uniform(*QUOTA_SECONDS))

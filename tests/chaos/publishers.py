@@ -5,7 +5,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka import KafkaProducer
 from kafka_crawl import Topic
@@ -23,21 +23,79 @@ HOSTS = 60
 IDLE_SECONDS_MAX = 180.0
 
 
+class Sent(NamedTuple):
+    """A record, and what it reads: the URL, and the time in microseconds."""
+
+    value: bytes
+    kind: str
+    host: str
+    key: bytes  # Of a call.
+    read: tuple[str, int] | None = None
+
+
+class Events:
+    """Events of all kinds, made up from a seed. Each has a time of its own, in seconds after `at`."""
+
+    def __init__(self, seed: str, seconds: float, reads_max: int, at: int) -> None:
+        self.rng = random.Random(seed)
+        self.pages = max(PAGES_MIN, round(seconds * EVENTS_A_SECOND / READS_A_PAGE))
+        self._reads: Counter[int] = Counter()
+        self._reads_max, self._at = reads_max, at
+
+    def url(self, number: int) -> str:
+        return f"http://h{number % HOSTS}.d{number % 17}.org/{number // HOSTS}"
+
+    def some(self, count: int) -> Iterator[Sent]:
+        rng = self.rng
+        for _ in range(count):
+            page, kind = rng.randrange(self.pages), rng.random()
+            url, host = self.url(page), f"h{page % HOSTS}.d{page % 17}.org"
+            self._at += 1
+            event, read = CrawlEvent(url=url, fetched_at=float(self._at), meta={"page": str(page)}), None
+            if kind < 0.88 and self._reads[page] < self._reads_max:
+                self._reads[page] += 1
+                read = url, self._at * 1_000_000
+                near = [page + HOSTS * 17 * rng.randrange(1, 9) for _ in range(rng.randrange(6))]
+                far = [rng.randrange(self.pages) for _ in range(rng.randrange(9))]
+                event.links = [self.url(n % self.pages) for n in (*near, *far)] + ["mailto:x@y"] * rng.randrange(2)
+            elif kind < 0.92:
+                event.status = 404
+            elif kind < 0.96:
+                event.status = 503
+            elif kind < 0.98:
+                yield Sent(b"\xff not an event", "event", host, b"")
+                continue
+            else:
+                yield Sent(encode_seeds([url]), "seeds", host, b"")
+                continue
+            value = encode_crawl_event(event)
+            if rng.random() < 0.05:  # A client that tried again: the same event twice, by one call.
+                key = rng.randbytes(16)
+                yield Sent(value, "event", host, key, read)
+                yield Sent(value, "event", host, key, read)
+            else:
+                yield Sent(value, "event", host, b"", read)
+
+
+def put(
+    producer: KafkaProducer, topic: Topic, world: World, rng: random.Random, one: Sent, *more: tuple[str, bytes]
+) -> Any:
+    """Send a record, with more headers; return its future."""
+    place = rng.randrange(world.partitions) if world.scatter else None
+    headers = [*headers_of(one.kind, one.key, 0), *more]
+    return producer.send(topic.name, one.value, one.host.encode(), headers, partition=place)
+
+
 class Publishers(threading.Thread):
     """Publish to a topic, until they are done."""
 
     def __init__(self, topic: Topic, world: World, seed: int, seconds: float) -> None:
         super().__init__(name="publishers", daemon=True)
-        self.rng, self.topic, self.world = random.Random(f"{seed}/publishers"), topic, world
-        self.pages = max(PAGES_MIN, round(seconds * EVENTS_A_SECOND / READS_A_PAGE))
+        self.topic, self.world = topic, world
+        self._events = Events(f"{seed}/publishers", seconds, READS_A_PAGE_MAX, 1_700_000_000)
         self.sent = 0
         self.refused = 0
         self.running, self.idle, self.done = threading.Event(), threading.Event(), threading.Event()
-        self._reads: Counter[int] = Counter()
-        self._at = 1_700_000_000
-
-    def url(self, number: int) -> str:
-        return f"http://h{number % HOSTS}.d{number % 17}.org/{number // HOSTS}"
 
     def run(self) -> None:
         producer = KafkaProducer(
@@ -51,10 +109,8 @@ class Publishers(threading.Thread):
                     self.idle.set()
                 continue
             self.idle.clear()
-            for value, kind, host, key in self.some(EVENTS_A_SECOND // 10):
-                place = self.rng.randrange(self.world.partitions) if self.world.scatter else None
-                headers = headers_of(kind, key, 0)
-                futures.append(producer.send(self.topic.name, value, host.encode(), headers, partition=place))
+            for one in self._events.some(EVENTS_A_SECOND // 10):
+                futures.append(put(producer, self.topic, self.world, self._events.rng, one))
             time.sleep(0.1)
             futures = self.counted(futures)
         producer.close()
@@ -79,33 +135,3 @@ class Publishers(threading.Thread):
     def end(self) -> None:
         self.done.set()
         self.join(30)
-
-    def some(self, count: int) -> Iterator[tuple[bytes, str, str, bytes]]:
-        rng = self.rng
-        for _ in range(count):
-            page, kind = rng.randrange(self.pages), rng.random()
-            url, host = self.url(page), f"h{page % HOSTS}.d{page % 17}.org"
-            self._at += 1
-            event = CrawlEvent(url=url, fetched_at=float(self._at), meta={"page": str(page)})
-            if kind < 0.88 and self._reads[page] < READS_A_PAGE_MAX:
-                self._reads[page] += 1
-                near = [page + HOSTS * 17 * rng.randrange(1, 9) for _ in range(rng.randrange(6))]
-                far = [rng.randrange(self.pages) for _ in range(rng.randrange(9))]
-                event.links = [self.url(n % self.pages) for n in (*near, *far)] + ["mailto:x@y"] * rng.randrange(2)
-            elif kind < 0.92:
-                event.status = 404
-            elif kind < 0.96:
-                event.status = 503
-            elif kind < 0.98:
-                yield b"\xff not an event", "event", host, b""
-                continue
-            else:
-                yield encode_seeds([url]), "seeds", host, b""
-                continue
-            value = encode_crawl_event(event)
-            if rng.random() < 0.05:  # A client that tried again: the same event twice, by one call.
-                key = rng.randbytes(16)
-                yield value, "event", host, key
-                yield value, "event", host, key
-            else:
-                yield value, "event", host, b""

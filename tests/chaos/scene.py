@@ -43,7 +43,7 @@ from opic.store.connection import Client
 from opic.store.library import primaries
 
 SETTLE_SECONDS_MAX = 180.0
-READY_SECONDS_MAX = 60.0
+READY_SECONDS_MAX = 120.0
 RETRY_SECONDS = 0.3
 HOST_DELAY_SECONDS = 0.02
 JOURNAL_BYTES = 1 << 20  # The least: what is older has to come from the checkpoint.
@@ -112,6 +112,7 @@ class Scene:
         self.topic: Topic | None = None
         self.publishers: Publishers | None = None
         self.seeds: list[bytes] = []
+        self.aborted: set[tuple[str, int]] = set()  # Reads of aborted transactions: URL, time in microseconds.
         self._judged = 0  # Calls of `next`.
 
     # Set up.
@@ -339,10 +340,12 @@ class Scene:
                 wrong += self._unlike_the_ledger(crawl)
             missing = {one for one in self.notes.confirmed_reads if one[1] not in expected.reads.get(one[0], {})}
             wrong += [f"{url} at {at} was confirmed, and is on no topic" for url, at in sorted(missing)[:5]]
+            risen = {one for one in self.aborted if one[1] in expected.reads.get(one[0], {})}
+            wrong += [f"{url} at {at} was aborted, and is on the topic" for url, at in sorted(risen)[:5]]
             if self.publishers and len(records) < self.publishers.sent:
                 wrong.append(f"Kafka confirmed {self.publishers.sent} events and has {len(records)}")
             self.report.lost += lost + len(missing)
-            self.report.doubled += doubled
+            self.report.doubled += doubled + len(risen)
             links = links_shown(crawl, expected)
             wrong += self._inlinks_wrong(links) + self._importance_wrong(crawl, links)
         self.report.confirmed = len(records)

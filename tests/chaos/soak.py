@@ -35,6 +35,7 @@ from processes import environment, wait_until
 from scipy import stats
 from servers import Binary, find_server
 
+from chaos.refused_calls import REFUSED
 from chaos.report import run_facts
 from chaos.scene import Endpoint
 from chaos.stores import PASSWORD, ShippedServer
@@ -47,7 +48,6 @@ SAMPLE_SECONDS = 10.0
 WARM_UP_SHARE = 0.25
 LATENCIES_MAX = 100_000
 CALL_SECONDS_MAX = 60.0
-JSON_TYPE = {"Content-Type": "application/json"}
 # Seconds between two of each.
 NEXT_SECONDS, QUESTION_SECONDS, REFUSAL_SECONDS = 0.25, 0.05, 3.0
 FORGET_SECONDS, DEFINE_SECONDS, BACKUP_SECONDS = 15.0, 30.0, 300.0
@@ -140,28 +140,8 @@ class Load:
 
     def refuse(self, client: httpx.Client, rng: random.Random) -> None:
         """A call that is refused: large bodies, bad ones, wrong calls."""
-        kinds: list[tuple[str, str, set[int], dict[str, Any]]] = [
-            ("POST", "/v1/events", {422}, {"json": {"url": "http://a.example/", "tags": ["t"] * 500_000 + [1]}}),
-            ("POST", "/v1/events", {422}, {"json": {"url": "http://a.example/" + "a" * (4 << 20)}}),
-            (
-                "POST",
-                "/v1/events",
-                {413},
-                {"content": b"a" * (17 << 20), "headers": JSON_TYPE},
-            ),
-            (
-                "POST",
-                "/v1/events",
-                {400, 422},
-                {"content": b'{"url": ', "headers": JSON_TYPE},
-            ),
-            ("POST", "/v1/events", {202, 422}, {"json": [{"url": "no url"}, {"url": "ftp://a.example/"}]}),
-            ("GET", "/v1/importance", {404}, {"params": {"url": "http://never.seen.example/"}}),
-            ("GET", "/v1/nothing", {404}, {}),
-            ("DELETE", "/v1/top", {405}, {}),
-        ]
-        method, path, wanted, given = rng.choice(kinds)
-        self.call(client, "refused", method, path, wanted, **given)
+        one = rng.choice(REFUSED)
+        self.call(client, "refused", one.method, one.path, one.wanted, **one.given)
 
     def forget(self, client: httpx.Client, rng: random.Random) -> None:
         """Forget a host's pages; links of other pages make them known again."""

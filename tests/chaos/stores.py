@@ -77,7 +77,7 @@ class ManyNodes:
 
     def __enter__(self) -> "ManyNodes":
         self.cluster.start()
-        self.url = self.workers_url = self.cluster.url
+        self.url = self.workers_url = self.admin_url = self.cluster.url
         return self
 
     def __exit__(self, *_: object) -> None:

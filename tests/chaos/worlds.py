@@ -6,8 +6,9 @@ from typing import Literal
 WORKERS = ("kill_a_worker", "kill_a_worker_between_statements", "restart_a_worker", "start_a_worker_with_a_wrong_clock")
 WORKERS_OF_A_GROUP = (*WORKERS, "wake_a_worker_as_a_zombie", "add_a_worker")
 KAFKA = ("restart_kafka", "apply_all_again", "deliver_twice", "let_retention_delete_unread_events")
+PUBLISHERS = ("publish_in_transactions", "publish_poison", "recompress_the_topic", "limit_clients_by_a_quota")
 ENDPOINT = ("kill_an_endpoint", "restart_an_endpoint_with_a_wrong_clock")
-CRAWLERS = ("deny_a_host", "set_a_trap", "report_late")
+CRAWLERS = ("deny_a_host", "set_a_trap", "report_late", "offer_an_upgrade", "send_what_is_refused")
 BACKUP = ("back_up_while_the_server_restarts",)
 LINKS = ("restart_the_server_while_kept_links_load",)
 SERVER = ("kill_the_server", "restart_the_server", "cut_connections", "delay_connections", "lose_what_is_sent")
@@ -31,10 +32,10 @@ class World:
     endpoints: int = 1
 
 
-_KAFKA = (*WORKERS_OF_A_GROUP, *KAFKA, *ENDPOINT, *CRAWLERS)
+_KAFKA = (*WORKERS_OF_A_GROUP, *KAFKA, *PUBLISHERS, *ENDPOINT, *CRAWLERS, "back_up_under_load")
 _OF_A_SERVER = (*_KAFKA, *SERVER, *LINKS, "lose_the_end_of_the_file", "restore_a_backup", *BACKUP)
 _LOG = (*WORKERS, *ENDPOINT, *CRAWLERS, *SERVER, *BACKUP, *LINKS, "restore_beside_appends")
-_FAILOVER = (*_KAFKA, *NODES, "fail_over_while_the_replica_lags")
+_FAILOVER = (*_KAFKA, *NODES, "fail_over_while_the_replica_lags", "move_a_slot_at_once")
 _EMBEDDED = (*CRAWLERS, *BACKUP, "kill_the_embedded_store", "kill_the_embedded_worker", "kill_the_embedded_service")
 
 WORLDS = {
