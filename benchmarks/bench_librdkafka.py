@@ -30,7 +30,6 @@ from kafka_server import Kafka
 
 from opic.ingest.kafka import KafkaCluster
 from opic.ingest.kafka.consumer import FETCH_BYTES_MAX, PARTITION_FETCH_BYTES_MAX, RECORDS_A_POLL_MIN
-from opic.ingest.kafka.record_batches import Parts
 from opic.ingest.publish import BATCH_BYTES, LINGER_SECONDS, WAITING_MAX, Publisher
 from opic.model.event_checks import check_event
 from opic.model.events import Record, decode_crawl_event
@@ -92,7 +91,6 @@ def read_by_kafka_python(kafka: Kafka, topic: str, count: int) -> int:
         fetch_max_bytes=FETCH_BYTES_MAX,
         max_partition_fetch_bytes=PARTITION_FETCH_BYTES_MAX,
     )
-    consumer._fetcher.PartitionRecords = Parts
     try:
         consumer.assign(cluster.partitions(consumer))
         consumer.seek_to_beginning()

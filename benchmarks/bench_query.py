@@ -121,8 +121,9 @@ class _Asked:
         self.states: set[float] = set()
 
     def ask(self) -> None:
-        started, as_of = time.perf_counter(), self.query.as_of(self.policy)
-        assert len(self.query.top(TOP, policy=self.policy, window=0.05)) == TOP
+        started, found = time.perf_counter(), self.query.top_from(TOP, policy=self.policy, window=0.05)
+        assert len(found["pages"]) == TOP
+        as_of = found["as_of"]
         self.took.append(1000 * (time.perf_counter() - started))
         self.ages.append(1000 * (time.time() - as_of))
         self.states.add(as_of)

@@ -522,8 +522,9 @@ def test_an_empty_answer_says_what_holds_pages_back_and_whether_the_crawl_is_exh
     assert sorted(page["url"] for page in first["pages"]) == [f"http://{name}/" for name in names]
     assert (first["exhausted"], first["waiting"]) == (False, {"leased": 2})
     assert asked("discover") | {"as_of": 0, "retry_after": 0} == {
-        "pages": [], "retry_after": 0, "exhausted": False, "waiting": {"leased": 2}, "as_of": 0
-    }  # fmt: skip
+        **{"pages": [], "retry_after": 0, "exhausted": False, "waiting": {"leased": 2}, "as_of": 0},
+        "policy": first["policy"],
+    }
     api.events("http://a.wait.example/")
     api.events("http://b.wait.example/", status=403)
     api.settle()

@@ -88,7 +88,7 @@ def test_series_and_curve_end_at_the_present_state(client: httpx.Client, service
     books, curve = service.backend.crawl.totals(), found["convergence"]
     assert (curve[-1]["error_bound"], curve[-1]["unspent"]) == (pytest.approx(stats["error_bound"]), books.open_cash)
     assert 5 <= len(curve) <= 1 + 12 + 5
-    assert curve[-1]["error_bound"] < curve[1]["error_bound"]
+    assert curve[-1]["error_bound"] <= 0.01
     assert [entry["rounds"] for entry in found["series"][:2]] == [0.0, pytest.approx(0.25, abs=0.3)]
     few = get(client, "/v1/series", n=5)["series"]
     assert len(few) <= 6

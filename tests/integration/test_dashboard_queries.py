@@ -110,6 +110,7 @@ def shortened(expression: str) -> str:
     expression = re.sub(r"\$(endpoint|worker)\b", ".*", expression)
     expression = re.sub(r"\[\d+[mh]:\d+m\]", f"[{WINDOW}:500ms]", expression)
     expression = re.sub(r"\[\d+[mh]\]", f"[{WINDOW}]", expression)
+    expression = re.sub(r" offset \d+d\b", "", expression)
     assert "$" not in expression
     return expression
 

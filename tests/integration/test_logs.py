@@ -34,7 +34,7 @@ def test_a_json_log_record_is_one_line_whatever_it_contains() -> None:
 
 
 def test_a_service_logs_json_if_configured(tmp_path: Path) -> None:
-    with running(tmp_path / "data", tmp_path / "serve.log", log_format="json") as service:
+    with running(tmp_path / "data", tmp_path / "serve.log", log_format="json", log_requests="on") as service:
         service.get("/v1/top", n="7")
         curls.get(f"{service.url}/v1/nope", headers={"x-request-id": "mine"})
         os.kill(service.pids()["worker"], 15)

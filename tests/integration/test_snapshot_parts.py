@@ -13,8 +13,8 @@ from opic.errors import StoreUnavailable
 from opic.ingest import ShardWriter
 from opic.model.cash import Flag
 from opic.query import snapshot_parts
+from opic.query.crawl_pages import KNOWN_GONE
 from opic.query.snapshot_parts import COPIES_MAX, ROOM, Part
-from opic.query.snapshots import KNOWN_GONE
 from opic.replica import Crawl
 from opic.replica.replica import held
 from opic.store import Shard

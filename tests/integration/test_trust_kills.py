@@ -120,7 +120,7 @@ def crash_often(server: Server, crawl: Crawl, name: str, seen: dict[str, int], e
         said = run_worker(server, name, draw.choice([1, 7, 40]), plan).stderr
         crashes += [line for line in said.splitlines() if line.startswith("killed the")]
         if not server.alive:
-            if turn % 4 == 1 and file == append_only_file(server):
+            if (turn % 4 == 1 or not lost) and file == append_only_file(server):
                 whole = file.stat().st_size
                 cut(file, draw.randrange(size, whole + 1))
                 lost += whole > file.stat().st_size
