@@ -222,9 +222,9 @@ def move_a_slot(scene: Scene) -> None:
     cluster.migrate_slot(key, cluster.other(cluster.owner(key)))
 
 
-@action()
+@action(store_away=True)
 def move_a_slot_at_once(scene: Scene) -> None:
-    """As Valkey does by itself. What clients send in the moment of the change is sent on."""
+    """As Valkey does by itself. Where replicas are waited for, `next` is refused in the moment of the change."""
     cluster, key = scene.store.cluster, scene.rng.choice(scene.hash_tags())
     cluster.migrate_slot_at_once(key, cluster.other(cluster.owner(key)))
 

@@ -87,7 +87,7 @@ class RawName(str):
 
 
 def odd_header(rng: random.Random) -> tuple[str, bytes]:
-    """A header that makes a record a dead letter, or that is nothing to us."""
+    """A header that makes a record a dead letter, or that opic ignores."""
     return rng.choice((("opic-kind", rng.randbytes(9)), ("opic-key", b"x"), (RawName("name"), b"x"), ("\u2603", b"")))
 
 

@@ -11,7 +11,7 @@ class RefusedCall(NamedTuple):
     method: str
     path: str
     wanted: set[int]
-    given: dict[str, Any] = {}  # noqa: RUF012 - nobody writes to it
+    given: dict[str, Any] = {}  # noqa: RUF012 - never written to
 
 
 REFUSED = [
