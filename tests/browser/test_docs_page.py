@@ -1,6 +1,8 @@
 """The pages at /docs in a real browser, with a token set: they load, Authorize works, each example is answered."""
 
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -8,13 +10,15 @@ import curls
 import pytest
 from chromium import running_browser
 from conftest import want_server
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 from processes import Service, running
 
 pytestmark = pytest.mark.slow
 
 TOKEN = "s3cret-token-of-the-tests"
 WAIT_MS = 40_000  # Of a loaded machine.
+UNFOLD_MS = 4_000
 PLAIN = ("GET /healthz", "GET /readyz", "GET /metrics")
 
 
@@ -43,6 +47,16 @@ def page(browser: Browser, service: Service) -> Iterator[Page]:
     context.close()
 
 
+def unfold(block: Locator) -> None:
+    """Open a block; a page that is busy with the answer of another call may miss a click."""
+    body, deadline = block.locator(".opblock-body"), time.monotonic() + WAIT_MS / 1000
+    while not body.is_visible():
+        assert time.monotonic() < deadline, "the block does not open"
+        block.locator(".opblock-summary-control").dispatch_event("click")
+        with suppress(PlaywrightTimeout):
+            body.wait_for(timeout=UNFOLD_MS)
+
+
 def try_out(page: Page, index: int) -> tuple[str, str]:
     """Run a call as it is prepared, in its place on the page; what it is, and the status of its answer.
 
@@ -51,8 +65,7 @@ def try_out(page: Page, index: int) -> tuple[str, str]:
     block = page.locator(".opblock").nth(index)
     name = block.locator(".opblock-summary-method").inner_text() + " "
     name += block.locator(".opblock-summary-path").get_attribute("data-path") or ""
-    if not block.locator(".opblock-body").is_visible():
-        block.locator(".opblock-summary-control").dispatch_event("click")
+    unfold(block)
     block.locator("button.execute").click()
     status = block.locator(".live-responses-table .response .response-col_status").first
     expect(status).to_be_visible(timeout=WAIT_MS)
