@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import servers as real_servers
 from chromium import find_chromium
-from example_counts import USUAL, part_of
+from example_counts import THOROUGH, USUAL, part_of
 from hypothesis import HealthCheck, settings
 from kafka_server import Kafka, find_kafka
 from redis_cluster import Cluster
@@ -38,6 +38,16 @@ FOUND = {name: real_servers.find_server(name) for name in real_servers.NAMES} | 
     "kafka": find_kafka(),
     "chromium": find_chromium(),
 }
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave what is marked `thorough` to a thorough run."""
+    if THOROUGH:
+        return
+    left = [item for item in items if item.get_closest_marker("thorough")]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
 
 
 def pytest_report_header() -> str:

@@ -377,7 +377,7 @@ def test_each_alert_is_tested_both_ways() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.thorough) for name in NAMES[1:])])
 def test_composed_services_run_with_the_rights_they_are_given(name: str, tmp_path: Path) -> None:
     want_tool("redis-cli", "redis-tools")
     with Stack(want_server(name), want_server("kafka")) as stack:

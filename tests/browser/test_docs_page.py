@@ -10,6 +10,7 @@ import curls
 import pytest
 from chromium import running_browser
 from conftest import want_server
+from example_counts import THOROUGH
 from playwright.sync_api import Browser, Locator, Page, expect
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 from processes import Service, running
@@ -47,6 +48,18 @@ def page(browser: Browser, service: Service) -> Iterator[Page]:
     context.close()
 
 
+def name_of(page: Page, index: int) -> str:
+    """The method and the path of a call."""
+    block = page.locator(".opblock").nth(index)
+    path = block.locator(".opblock-summary-path").get_attribute("data-path") or ""
+    return f"{block.locator('.opblock-summary-method').inner_text()} {path}"
+
+
+def is_tried(name: str, index: int) -> bool:
+    """Whether a run that is not thorough tries a call: all that change something, and a part of the others."""
+    return THOROUGH or not name.startswith("GET ") or name in PLAIN or index % 3 == 0
+
+
 def unfold(block: Locator) -> None:
     """Open a block; a page that is busy with the answer of another call may miss a click."""
     body, deadline = block.locator(".opblock-body"), time.monotonic() + WAIT_MS / 1000
@@ -62,9 +75,7 @@ def try_out(page: Page, index: int) -> tuple[str, str]:
 
     Blocks fold and unfold slowly: a click that is dispatched does not wait until they stand still.
     """
-    block = page.locator(".opblock").nth(index)
-    name = block.locator(".opblock-summary-method").inner_text() + " "
-    name += block.locator(".opblock-summary-path").get_attribute("data-path") or ""
+    block, name = page.locator(".opblock").nth(index), name_of(page, index)
     unfold(block)
     block.locator("button.execute").click()
     status = block.locator(".live-responses-table .response .response-col_status").first
@@ -98,8 +109,10 @@ def test_call_without_the_token_is_refused_and_with_it_every_example_is_answered
     page.locator(".modal-ux .btn.authorize").click()
     page.locator(".modal-ux .btn-done").click()
     count = page.locator(".opblock").count()
-    answers = dict(try_out(page, index) for index in range(count))
-    assert len(answers) == count > 20
+    tried = [index for index in range(count) if is_tried(name_of(page, index), index)]
+    answers = dict(try_out(page, index) for index in tried)
+    assert count > 20
+    assert len(answers) == len(tried)
     # What is to be forgotten nobody names for the caller.
     assert {name: status for name, status in answers.items() if not status.startswith("2")} == {
         "DELETE /v1/pages": "422"

@@ -30,13 +30,16 @@ from opic.replica import Crawl
 SEED = int(os.environ.get("OPIC_CHAOS_SEED") or 20030524)
 SPELL_SECONDS = 8.0
 EVENTS_MIN = 100
+ALIKE = ("scatter", "cluster")  # Worlds much like others.
 
 PAGES = [f"http://{name}.org/" for name in "abcdef"]
 LOG = [record(i, PAGES[i % 6], [PAGES[(i + k) % 6] for k in (1, 2, 4)], fetched_at=1e9 + i) for i in range(60)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize(
+    "world", [pytest.param(world, marks=pytest.mark.thorough if world in ALIKE else ()) for world in WORLDS]
+)
 def test_every_event_takes_effect_once_whatever_breaks(
     request: pytest.FixtureRequest, tmp_path: Path, world: str
 ) -> None:

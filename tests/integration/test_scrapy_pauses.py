@@ -23,6 +23,8 @@ DELAY_SECONDS = 1.0
 PAUSE_SECONDS = 4
 NUMBERS = count(1)
 
+THROTTLED = {"AUTOTHROTTLE_ENABLED": True, "AUTOTHROTTLE_START_DELAY": 0.1}
+
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
@@ -55,7 +57,7 @@ def state(client: Client, url: str) -> tuple[str, int]:
     return found.state, found.reads
 
 
-@pytest.mark.parametrize("settings", [{}, {"AUTOTHROTTLE_ENABLED": True, "AUTOTHROTTLE_START_DELAY": 0.1}])
+@pytest.mark.parametrize("settings", [{}, pytest.param(THROTTLED, marks=pytest.mark.thorough)])
 def test_delay_of_the_host_holds_for_retries_and_for_requests_of_the_spider(
     slow_service: Client, host: str, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
@@ -79,7 +81,7 @@ def test_delay_of_the_host_holds_for_retries_and_for_requests_of_the_spider(
         assert slow_service.audit().conserved
 
 
-@pytest.mark.parametrize(("status", "form"), [(429, "seconds"), (503, "date")])
+@pytest.mark.parametrize(("status", "form"), [pytest.param(429, "seconds", marks=pytest.mark.thorough), (503, "date")])
 def test_host_that_asks_for_a_pause_gets_one_and_others_go_on(
     service: Client, host: str, tmp_path: Path, status: int, form: str
 ) -> None:
@@ -108,7 +110,7 @@ def test_host_that_asks_for_a_pause_gets_one_and_others_go_on(
         assert sum(item["method"] == "POST" for item in run.items) == 2
 
 
-@pytest.mark.parametrize("retries", [0, 3])
+@pytest.mark.parametrize("retries", [pytest.param(0, marks=pytest.mark.thorough), 3])
 def test_spider_closes_before_a_long_pause_is_over_and_jobdir_keeps_its_requests(
     service: Client, host: str, tmp_path: Path, retries: int
 ) -> None:

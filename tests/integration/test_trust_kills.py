@@ -132,7 +132,7 @@ def crash_often(server: Server, crawl: Crawl, name: str, seen: dict[str, int], e
     return crashes
 
 
-@pytest.mark.parametrize("shards", [1, 5])
+@pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.thorough), 5])
 def test_trust_and_links_equal_those_of_an_undisturbed_run_wherever_it_is_killed(valkey: Server, shards: int) -> None:
     log = history(shards)
     filled(valkey, "scratch", shards, log[: EVENTS // 2]).client.close()

@@ -220,6 +220,7 @@ def test_a_credit_beyond_double_precision_is_exact(servers: Server) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_real_history_in_batches_of_one_event_ends_in_the_state_of_the_ledger(valkey: Server) -> None:
     log, store = pep_history(), open_store(valkey, CrawlRules())
     for at in range(len(log)):
