@@ -396,7 +396,7 @@ def test_calls_find_a_queue_by_any_spelling_of_its_host(
         assert told is not None
         assert told["host_delay_seconds"] == 9
         stub.SetDelay(pb.QueueDelayParams(key=key))
-        assert [one.url for one in stub.take(key=key)] == [url]
+        assert wait_until(lambda key=key: [one.url for one in stub.take(key=key)]) == [url]
         assert stub.PurgeURLs(pb.PurgeUrlParams(key=key, days=1)).value == 0
         assert stub.DeleteQueue(pb.QueueWithinCrawlParams(key=key)).value == 1
 
