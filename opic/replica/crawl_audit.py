@@ -39,10 +39,10 @@ class CrawlAudit:
         the audit and at most ENTRIES_RECOUNTED entries wait, the audit also checks that their grains add up to the
         grains in flight, and that the entries taken are those sent, by the digests that chain them.
         """
+        before = self._heads()  # First: another thread may follow between two shards.
         parts = self._audits()
         if len(parts) == 1:
             return parts[0], parts
-        before = self._heads()
         wrong = [f"shard {n}: {text}" for n, part in enumerate(parts) for text in part.mismatches]
         for n, part in enumerate(parts):
             if part.minted != part.pages + part.virtual + part.in_flight:

@@ -19,6 +19,8 @@ from opic.model.windows import POLICIES
 from opic.query.queries import Query
 from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
+from opic.replica.crawl_audit import CrawlAudit
+from opic.store import Shard
 
 PAGES = [f"http://h{host}.org/{page}" for page in range(8) for host in range(25)]
 DAMPING = 0.85
@@ -169,6 +171,28 @@ def test_audit_during_writes_reports_no_false_mismatch(servers: Server) -> None:
     assert looks > 5
     drain(writer)
     assert_conserved(watching)
+
+
+def test_audit_beside_a_thread_that_follows_reports_no_false_mismatch(
+    valkey: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records that were followed after a shard was recounted are in the outboxes, and not in what was counted."""
+    crawl, writer, _ = opened(valkey, 4)
+    watching, recount = Crawl.open(valkey.client(), crawl.shards[0].keys.crawl), CrawlAudit._totals_wrong
+    log = reads(web(8), 400, 9)
+    batches = [log[start : start + 20] for start in range(0, len(log), 20)]
+
+    def then_follow(audit: CrawlAudit, shard: Shard) -> list[str]:
+        found = recount(audit, shard)
+        if batches and shard.number < 3:
+            writer.apply(PARTITION, batches.pop(0))
+            watching.follow()
+        return found
+
+    monkeypatch.setattr(CrawlAudit, "_totals_wrong", then_follow)
+    while batches:
+        assert_conserved(watching)
+        drain(writer)
 
 
 def assert_conserved(crawl: Crawl) -> None:
