@@ -48,6 +48,11 @@ def environment() -> dict[str, str]:
     return {**{k: v for k, v in os.environ.items() if not k.startswith("OPIC_")}, "PYTHONPATH": str(ROOT)}
 
 
+def without_source(said: str) -> list[str]:
+    """The lines that a command says, but that by which it tells whose crawl answers."""
+    return [line for line in said.splitlines() if not line.startswith("opic: crawl ")]
+
+
 def wait_until(done: Callable[[], Any], seconds: float = START_SECONDS_MAX) -> Any:
     """Return what `done` says once it says anything; a loaded machine gets time, a hang an end."""
     deadline = time.monotonic() + seconds

@@ -36,6 +36,14 @@ def serving_embedded(directory: Path, **settings: object) -> Iterator[tuple[http
 
 
 @contextmanager
+def serving_client(directory: Path, **settings: object) -> Iterator[Client]:
+    """Run the whole service; lend a client that has its `address`."""
+    with serving_embedded(directory, **settings) as (http, client):
+        client.address = str(http.base_url)  # type: ignore[attr-defined]
+        yield client
+
+
+@contextmanager
 def serving(service: Any, *, allow_open: bool = False, **limits: float) -> Iterator[str]:
     """Serve a service, or what looks like one, on a free port, with other limits on connections; lend the URL."""
     listener = bind("127.0.0.1", 0)

@@ -17,6 +17,7 @@ import curls
 import httpx
 import pytest
 import redis
+from processes import without_source
 from repository import ROOT
 from servers import Server
 
@@ -96,7 +97,7 @@ def refusal(*words: object, status: int = 2, **env: str) -> str:
         with pytest.raises(SystemExit) as ended:
             main()
     assert (ended.value.code, out.getvalue()) == (status, ""), err.getvalue()
-    lines = [line for line in err.getvalue().splitlines() if line != STARTING and not line.startswith("opic: crawl ")]
+    lines = [line for line in without_source(err.getvalue()) if line != STARTING]
     assert len(lines) == 1, lines
     return lines[0]
 

@@ -14,7 +14,7 @@ from typing import Any
 import curls
 import pytest
 from ports import free_port
-from processes import Service, environment, running
+from processes import Service, environment, running, without_source
 from typer.testing import CliRunner
 
 from opic.cli.main import app
@@ -22,7 +22,6 @@ from opic.cli.main import app
 pytestmark = pytest.mark.slow
 
 TOKEN = "s3cret-token-of-the-tests"
-ANSWERS = "opic: crawl "  # So begins the line on stderr that says whose crawl answers.
 LEASE_SECONDS = 15
 EVENTS = [
     {"url": "http://a.example/", "links": ["http://a.example/1", "http://b.example/"]},
@@ -65,11 +64,6 @@ def opic(*words: object, given: str | None = None, **env: str) -> subprocess.Com
     return subprocess.run(command, env=clean, input=given, capture_output=True, text=True, timeout=60, check=False)
 
 
-def errors(done: "subprocess.CompletedProcess[str]") -> list[str]:
-    """The lines on stderr but that which says whose crawl answers."""
-    return [line for line in done.stderr.splitlines() if not line.startswith(ANSWERS)]
-
-
 def printed(*words: object, **env: str) -> dict[str, object]:
     """The JSON that a command prints; it ends with a newline."""
     done = opic(*words, "--json", **env)
@@ -82,14 +76,13 @@ def said(*words: object, **env: str) -> str:
     """What a command says that can't be done, in one line."""
     done = opic(*words, **env)
     assert (done.returncode, done.stdout) == (2, "")
-    (line,) = errors(done)
+    (line,) = without_source(done.stderr)
     return line
 
 
 def without_time(text: str) -> str:
     """An answer without the moment it is of, and without what exact importance was settled to by then."""
-    lines = [line for line in text.splitlines() if "as_of" not in line and "error_bound" not in line]
-    lines = [line for line in lines if not line.startswith(ANSWERS)]
+    lines = [line for line in without_source(text) if "as_of" not in line and "error_bound" not in line]
     text = re.sub(r"another [\d.]+ s", "another while", "\n".join(lines))
     return re.sub(r"\d\.\d{6,}", lambda found: f"{float(found[0]):.4f}", text)
 
@@ -159,7 +152,7 @@ def test_bad_seeds_are_listed_with_their_lines_and_the_others_accepted(service: 
     words = ("seed", "--file", file, "--sitemap", sitemap, "--data", service.data)
     done = opic(*words, OPIC_API_TOKEN=TOKEN)
     assert (done.returncode, done.stdout) == (0, "known\t0\nnew\t3\nrejected\t3\n")
-    assert [line.split(" ")[0] for line in errors(done)] == [f"{file}:4:", f"{file}:6:", f"{sitemap}:3:"]
+    assert [line.split(" ")[0] for line in without_source(done.stderr)] == [f"{file}:4:", f"{file}:6:", f"{sitemap}:3:"]
     again = opic(*words, "--strict", "--json", OPIC_API_TOKEN=TOKEN)
     answer = json.loads(again.stdout)
     assert (again.returncode, answer["known"], answer["new"]) == (1, 3, 0)

@@ -13,7 +13,7 @@ from crawlee.crawlers import ParselCrawlingContext
 from crawlee_crawls import crawl, state
 from ports import free_port
 from processes import wait_until
-from serving import serving_embedded
+from serving import serving_client, serving_embedded
 from website import WebPage, Website, linking, redirect, website
 
 from opic.client import Client, ClientError
@@ -27,8 +27,7 @@ SERVICE = {"host_delay_seconds": 0, "retry_seconds": 60, "lease_seconds": 3}
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Client]:
-    with serving_embedded(tmp_path / "service", **SERVICE) as (http, client):
-        client.address = str(http.base_url)
+    with serving_client(tmp_path / "service", **SERVICE) as client:
         yield client
 
 

@@ -15,7 +15,7 @@ from crawlee.http_clients import ImpitHttpClient
 from crawlee.storage_clients import MemoryStorageClient
 from crawlee_crawls import crawl, state
 from processes import wait_until
-from serving import serving_embedded
+from serving import serving_client
 from website import WebPage, asking_for_pause, failing_first, linking, redirect, website
 
 from opic.client import Client
@@ -31,17 +31,13 @@ NUMBERS = count(1)
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    folder = tmp_path_factory.mktemp("service")
-    with serving_embedded(folder, host_delay_seconds=0, retry_seconds=60) as (http, client):
-        client.address = str(http.base_url)
+    with serving_client(tmp_path_factory.mktemp("service"), host_delay_seconds=0, retry_seconds=60) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def slow_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    folder = tmp_path_factory.mktemp("slow")
-    with serving_embedded(folder, host_delay_seconds=DELAY_SECONDS, retry_seconds=60) as (http, client):
-        client.address = str(http.base_url)
+    with serving_client(tmp_path_factory.mktemp("slow"), host_delay_seconds=DELAY_SECONDS, retry_seconds=60) as client:
         yield client
 
 

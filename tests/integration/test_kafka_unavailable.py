@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from kafka_crawl import Topic, WorkerProcess, opened, opic, settings_of
 from kafka_server import Kafka
+from processes import without_source
 from servers import Server
 
 from opic.errors import KafkaUnavailable
@@ -47,7 +48,7 @@ def test_commands_report_in_one_line_that_kafka_is_unavailable(
     events.write_text('{"url": "http://a.example/"}\n')
     for words in (["stats"], ["dead-letters", "list"], ["publish", events], ["topics", "list"]):
         done = opic(settings, *words)
-        (line,) = [line for line in done.stderr.splitlines() if not line.startswith("opic: crawl ")]
+        (line,) = without_source(done.stderr)
         assert done.returncode == 2
         assert line.startswith(f"opic: Kafka at {away} does not answer: ")
     done = opic(settings, "doctor")

@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from processes import Service, environment, running
+from processes import Service, environment, running, without_source
 
 from opic.errors import BadInput
 from opic.whole_files import whole_files
 
-ANSWERS = "opic: crawl "  # So begins the line on stderr that says whose crawl answers.
 FILE_BYTES_MAX = 1_000
 PAGES = [f"http://h{page % 50}.example/{page}" for page in range(5_000)]
 
@@ -68,8 +67,8 @@ def run(
 def told(found: "subprocess.CompletedProcess[str]") -> str:
     """The one line of a command that could not be done."""
     assert found.returncode == 2, found.stderr
-    lines = [line for line in found.stderr.splitlines() if line.startswith(("opic: ", "experiments: "))]
-    (line,) = [line for line in lines if not line.startswith(ANSWERS)]
+    lines = without_source(found.stderr)
+    (line,) = [line for line in lines if line.startswith(("opic: ", "experiments: "))]
     assert "Traceback" not in found.stderr
     assert "Exception ignored" not in found.stderr
     return line
@@ -128,7 +127,7 @@ def test_reader_of_the_output_may_go_away(service: Service) -> None:
         assert one.stdout.readline()
         one.stdout.close()
         assert one.stderr is not None
-        assert [line for line in one.stderr if not line.startswith(ANSWERS)] == []
+        assert without_source(one.stderr.read()) == []
     assert one.returncode == 1
 
 

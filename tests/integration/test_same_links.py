@@ -17,7 +17,7 @@ from crawlee.storage_clients import MemoryStorageClient
 from processes import environment, wait_until
 from repository import ROOT
 from scrapy_crawls import crawled
-from serving import serving_embedded
+from serving import serving_client
 from website import WebPage, Website, website
 
 from opic.archives.events import ArchivedEvent, ArchiveEvents
@@ -71,8 +71,7 @@ def site() -> Iterator[Website]:
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Client]:
-    with serving_embedded(tmp_path / "service", host_delay_seconds=0) as (http, client):
-        client.address = str(http.base_url)
+    with serving_client(tmp_path / "service", host_delay_seconds=0) as client:
         yield client
 
 

@@ -15,7 +15,7 @@ import pytest
 from processes import Service, running, wait_until
 from repository import ROOT
 from scrapy_crawls import crawled, spider_running
-from serving import serving_embedded
+from serving import serving_client
 from website import WebPage, Website, linking, redirect, website
 
 from opic.client import Client
@@ -30,8 +30,7 @@ SHORT_LEASES = {**SERVICE, "lease_seconds": LEASE_SECONDS}
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Client]:
-    with serving_embedded(tmp_path / "service", **SERVICE) as (http, client):
-        client.address = str(http.base_url)
+    with serving_client(tmp_path / "service", **SERVICE) as client:
         yield client
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from processes import wait_until
 from scrapy_crawls import SpiderRun, crawled
-from serving import serving_embedded
+from serving import serving_client
 from website import WebPage, asking_for_pause, failing_first, linking, redirect, website
 
 from opic.client import Client
@@ -28,16 +28,13 @@ THROTTLED = {"AUTOTHROTTLE_ENABLED": True, "AUTOTHROTTLE_START_DELAY": 0.1}
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with serving_embedded(tmp_path_factory.mktemp("service"), host_delay_seconds=0, retry_seconds=60) as (http, client):
-        client.address = str(http.base_url)
+    with serving_client(tmp_path_factory.mktemp("service"), host_delay_seconds=0, retry_seconds=60) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def slow_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    folder = tmp_path_factory.mktemp("slow")
-    with serving_embedded(folder, host_delay_seconds=DELAY_SECONDS, retry_seconds=60) as (http, client):
-        client.address = str(http.base_url)
+    with serving_client(tmp_path_factory.mktemp("slow"), host_delay_seconds=DELAY_SECONDS, retry_seconds=60) as client:
         yield client
 
 
