@@ -10,7 +10,9 @@ again from the links.
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -190,7 +192,7 @@ class Exact:
 
     def at_hand(self) -> ExactView | None:
         """Return what was settled a moment ago, without asking the store; None if that is old, or says nothing."""
-        view = self._unsettled.told() if self._thread is not None and self._says_something() else None
+        view = None if self._thread is None else self.told()
         return view if view is not None and time.time() - view.as_of <= AGE_SECONDS_MAX else None
 
     def view(self, *, further: bool = False, since: float | None = None) -> ExactView:
@@ -259,7 +261,8 @@ class Exact:
         with self._kept.lock:
             began, cpu = time.monotonic(), time.thread_time()
             follow_trust = trust or self._thread is not None  # A flow that misses a change goes through all links.
-            read = self._kept.catch_up(self._kept.check, self._with_seeds if follow_trust else self._states)
+            copy = PageStates.with_seeds if follow_trust else PageStates.of
+            read = self._kept.catch_up(self._kept.check, partial(self._copied, copy))
             self.flows.follow(read)
             flow = self.flows.by_importance(read)
             self._generation = self._kept.generation
@@ -281,13 +284,10 @@ class Exact:
                 self._trust_heads = read.heads
         return read
 
-    def _states(self, replica: Replica) -> PageStates:
+    def _copied(self, copy: Callable[[Replica], PageStates], replica: Replica) -> PageStates:
+        """Return what is copied of a shard, whose later records count as unsettled."""
         self._unsettled.begin(replica.shard)
-        return PageStates.of(replica)
-
-    def _with_seeds(self, replica: Replica) -> PageStates:
-        self._unsettled.begin(replica.shard)
-        return PageStates.with_seeds(replica)
+        return copy(replica)
 
     def _view_of(self, read: LinksRead[PageStates], flow: Flow) -> ExactView:
         """Return what the flow says at the position that the links are at."""

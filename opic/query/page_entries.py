@@ -1,6 +1,6 @@
 """The entries of pages in answers: from rows of the replicas by cash, with the estimates of another policy on top."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -93,15 +93,21 @@ def use_exact(entries: Mapping[Place, dict[str, object]], view: ExactView, loads
 
 def use_window(entries: Mapping[Place, dict[str, object]], snapshot: Snapshot, view: View) -> None:
     """Replace static estimates by those of a window policy, which have no error bound."""
-    shards, ids = (np.array(column, np.int64) for column in zip(*entries, strict=True))
-    for at, entry in zip(snapshot.positions(shards, ids).tolist(), entries.values(), strict=True):
+    for at, entry in zip(live_positions(list(entries), snapshot, view), entries.values(), strict=True):
         entry.pop("error_bound", None)
         # A page newer than the snapshot keeps its static estimate, as young pages have under every policy.
-        if "gone" in entry or at >= len(snapshot) or view.scores[at] < 0:
+        if "gone" in entry or at is None:
             continue
         entry["importance"] = float(view.estimates[at])
         (rank,) = view.ranks([view.scores[at]])
         entry |= {"rank": rank, "percentile": percentile(rank, snapshot.books.live)}
+
+
+def live_positions(places: Sequence[Place], snapshot: Snapshot, view: View) -> list[int | None]:
+    """Return the positions of pages in a snapshot; None for those that are newer, or not live there."""
+    shards, ids = np.array(places, np.int64).reshape(-1, 2).T
+    found = snapshot.positions(shards, ids).tolist()
+    return [at if at < len(snapshot) and view.scores[at] >= 0 else None for at in found]
 
 
 def times_of(rows: Rows, ranking: Ranking | None) -> tuple[float, float | None]:

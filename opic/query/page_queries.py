@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-import numpy as np
-
 from opic.errors import BadInput, NotKept, SettingsError, StoreError
 from opic.graph.flow import BOUND_MAX
 from opic.model import windows
@@ -21,7 +19,15 @@ from opic.model.series import Window
 from opic.query.exact import Exact
 from opic.query.exact_view import ExactView
 from opic.query.kept_links import NOT_KEPT
-from opic.query.page_entries import EXACT, entries_of, measures_of, times_of, use_exact, use_window
+from opic.query.page_entries import (
+    EXACT,
+    entries_of,
+    live_positions,
+    measures_of,
+    times_of,
+    use_exact,
+    use_window,
+)
 from opic.query.rankings import Ranking
 from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
@@ -156,14 +162,11 @@ class PageQuery:
         """
         if (exact := self._told()) is not None:
             return EXACT, [exact.share(place) or 0.0 for place in places]
-        if self.by_cash == "static" or not places:
-            return self.by_cash, [None] * len(places)
         policy, span = self.policy_of(self.by_cash, None)
         if span is None:
             return policy, [None] * len(places)
         snapshot, view = self.snapshots.view(policy, span)
-        positions = snapshot.positions(*(np.array(column, np.int64) for column in zip(*places, strict=True)))
-        known = [at if at < len(snapshot) and view.scores[at] >= 0 else None for at in positions.tolist()]
+        known = live_positions(places, snapshot, view)
         return policy, [None if at is None else float(view.estimates[at]) for at in known]
 
     def default_bound(self, parts: Sequence[Books], whole: Books | None = None) -> tuple[str, float | None]:

@@ -27,6 +27,7 @@ import numpy as np
 from opic.arrays import Float64s, Int64s, Uint8s
 from opic.graph.flow import BOUND_MAX
 from opic.model.cash import CLASS_BITS, MILLION, Flag
+from opic.query.crawl_pages import KNOWN_GONE
 from opic.query.exact_view import ExactView
 from opic.replica import Crawl
 from opic.replica.effect import Effect, Head
@@ -41,7 +42,7 @@ def teleport_by_state(extra: Sequence[int]) -> Float64s:
         extra: by class, by how many millionths its weight is above 1.
     """
     states, of_class = np.arange(1 << 8), 1 + np.array(extra, np.float64) / MILLION
-    live = (states & (Flag.KNOWN | Flag.GONE)) == Flag.KNOWN
+    live = (states & KNOWN_GONE) == Flag.KNOWN
     slots = np.minimum(states & CLASS_BITS, len(of_class) - 1)  # No page is in a class that does not exist.
     return np.where(live, of_class[slots], 0.0)
 
