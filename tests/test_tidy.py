@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "memory": [],
     "background": [],
     "whole_files": ["errors"],
+    "temporary_files": ["errors"],
     "messages": [],  # Crawlers import them: no server, no store.
     "urls": ["arrays", "errors", "messages"],
     "model": ["arrays", "errors", "messages", "urls"],
@@ -47,11 +48,11 @@ MAY_IMPORT: dict[str, list[str]] = {
     "crawlee": ["errors", "urls", "html", "client"],
     "scrapy": ["errors", "urls", "html", "client"],
     "sitemaps": ["addresses", "compressed", "errors", "urls", "html"],
-    "archives": ["compressed", "errors", "urls", "model", "html"],
+    "archives": ["compressed", "errors", "urls", "model", "html", "temporary_files"],
 }
 MAY_IMPORT["service"] += ["admission", "frontier", "redaction", "arrays", "background", "whole_files"]
 MAY_IMPORT["local"] += ["whole_files"]
-MAY_IMPORT["ops"] = [*MAY_IMPORT["service"], "archives", "html", "service"]
+MAY_IMPORT["ops"] = [*MAY_IMPORT["service"], "archives", "html", "service", "temporary_files"]
 MAY_IMPORT["api"] = [*MAY_IMPORT["service"], "service", "messages", "compressed"]
 MAY_IMPORT["urlfrontier"] = [*MAY_IMPORT["service"], "service", "api"]
 MAY_IMPORT["cli"] = list(MAY_IMPORT)

@@ -1,8 +1,6 @@
 """The captures that later ones repeat: a revisit says that an answer was the same as an earlier one."""
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import msgspec
@@ -15,6 +13,7 @@ from opic.archives.records import BLOCK_BYTES_MAX, ArchiveRecord, Position, read
 from opic.archives.wat import BadEnvelope, described, is_envelope
 from opic.errors import BadInput
 from opic.model.compression import compress, decompress
+from opic.temporary_files import temporary_file
 
 TABLES: Final = """
 CREATE TABLE captures (
@@ -24,6 +23,7 @@ CREATE TABLE captures (
 );
 CREATE TABLE names (name TEXT PRIMARY KEY, number INTEGER) WITHOUT ROWID;
 """
+REVISITS: Final = "the temporary file of revisits", "make room where TMPDIR is"
 PACKED_BYTES_MAX: Final = 2 * BLOCK_BYTES_MAX  # Of a record, with its header.
 
 
@@ -58,7 +58,7 @@ class Originals:
             self._files.append(file)
         row = [len(self._files) - 1, *_stored(capture.whole, alone=not capture.segments), *_stored(capture.outlinks)]
         added = "INSERT INTO captures (file, answer_at, answer, outlinks_at, outlinks) VALUES (?, ?, ?, ?, ?)"
-        with _writing():
+        with temporary_file(*REVISITS):
             number = self._rows.execute(added, row).lastrowid
         assert number is not None
         self.call(number, capture.record.fields, latest=latest)
@@ -69,7 +69,7 @@ class Originals:
         names = [*ids(fields, "warc-record-id", "warc-payload-digest"), _dated(url, fields.first("warc-date"))]
         if latest:
             names.append(url)
-        with _writing():
+        with temporary_file(*REVISITS):
             self._rows.executemany("INSERT OR REPLACE INTO names VALUES (?, ?)", [(name, number) for name in names])
 
     def of(self, fields: Fields, *, not_modified: bool) -> Original | None:
@@ -106,16 +106,6 @@ class Originals:
             return described(found) if found is not None and is_envelope(found) else found
         except (BadInput, BadEnvelope, OSError):  # It is not there any more, or another one.
             return None
-
-
-@contextmanager
-def _writing() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        raise BadInput(
-            f"the temporary file of revisits can't be written ({error}): make room where TMPDIR is"
-        ) from None
 
 
 def _stored(record: ArchiveRecord | None, *, alone: bool = True) -> tuple[int | None, bytes | None]:

@@ -7,7 +7,6 @@ import csv
 import gzip
 import io
 import json
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -21,8 +20,13 @@ from opic.errors import BadInput, MissingExtra
 from opic.model.cash import MILLION
 from opic.ops.export_pages import CrawlPicture, MetaCopy, take_picture
 from opic.query.queries import Query
+from opic.temporary_files import temporary_file
 from opic.whole_files import whole_files
 
+METADATA: Final = (
+    "the temporary copy of all metadata",
+    "make room in the directory of temporary files, or name another one by SQLITE_TMPDIR",
+)
 FORMATS: Final = ("parquet", "csv", "jsonl", "cc-ranks")
 CC_COLUMNS: Final = ("#harmonicc_pos", "#harmonicc_val", "#pr_pos", "#pr_val", "#host_rev")
 CC_NONE: Final = "---"
@@ -93,7 +97,7 @@ def export(
     _check(path, format, links=links, packed=packed)
     own = [] if format == "parquet" else [path.with_name(f"{path.name}.meta.json")]
     paths = [path, *own, *([links_path(path)] if links else [])]
-    with _in_temporary_files(), MetaCopy(query.crawl) as metas, whole_files(paths) as files:
+    with temporary_file(*METADATA), MetaCopy(query.crawl) as metas, whole_files(paths) as files:
         on_progress(0, None, "reading the crawl")
         picture = replace(take_picture(query, metas, links=links), max_failures=max_failures)
         about = about_of(picture)
@@ -106,18 +110,6 @@ def export(
         if own:
             files[1].write(json.dumps(about, indent=1).encode() + b"\n")
     return {"files": [str(one) for one in paths], **counts, **about}
-
-
-@contextmanager
-def _in_temporary_files() -> Iterator[None]:
-    """Say where there is no room if SQLite says so."""
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        raise BadInput(
-            f"the temporary copy of all metadata can't be written ({error}): make room in the directory of temporary "
-            "files, or name another one by SQLITE_TMPDIR"
-        ) from error
 
 
 def _check(path: Path, format: str, *, links: bool, packed: bool) -> None:
