@@ -28,6 +28,7 @@ from opic.errors import StoreError, StoreLost, StoreUnavailable
 from opic.frontier.requests import EXPANSIONS, MODES, POLICIES
 from opic.ingest.event_log import KEY_MEMORY_BYTES, Positions
 from opic.ingest.step_counts import Tallied
+from opic.ingest.throttle import ABOUT
 from opic.model.books import Books
 from opic.model.cash import MILLION, ROUND_BITS
 from opic.model.events import Outcome
@@ -44,7 +45,6 @@ from opic.store.shard import books_of, check_known
 TEXT: Final = "text/plain"
 OPENMETRICS: Final = "application/openmetrics-text"
 STORE_SECONDS: Final = 5.0  # Timeout after which the store counts as down; Prometheus itself waits for 10 s.
-THROTTLED: Final = "Time that Kafka held this process back by a quota, in seconds."
 KAFKA_SECONDS: Final = 2.0
 FIRST_SECONDS: Final = 1.0  # How long the first scrape waits for the first audit, and for the first census.
 AUDIT_SECONDS: Final = 60.0  # Minimum time between two audits: an audit reads whole columns, 16 bytes per page.
@@ -169,7 +169,7 @@ class _Collector(Collector):
             ends = seen.ends if seen is not None else self._kafka.now(KAFKA_SECONDS)
             throttle = self._backend.log.throttle
             yield Gauge("opic_kafka_up", "1 if Kafka answers.", int(ends is not None or throttle.left > 0))
-            yield Count("opic_kafka_throttled_seconds", THROTTLED, throttle.total)
+            yield Count("opic_kafka_throttled_seconds", ABOUT, throttle.total)
             if (missing := self._missing.lately(FIRST_SECONDS)) is not None:
                 about = "Accepted events that Kafka's retention deleted before they took effect."
                 yield Gauge("opic_kafka_missing_events", about, sum(missing[0].values()))

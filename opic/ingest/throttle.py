@@ -1,6 +1,9 @@
 """What a client knows of a broker's quota: until when it is held back, and for how long it was in all."""
 
 import time
+from typing import Final
+
+ABOUT: Final = "Time that Kafka held this process back by a quota, in seconds."  # For metrics.
 
 
 class Throttle:

@@ -19,7 +19,7 @@ from opic import __version__
 from opic.errors import SettingsError
 from opic.ingest import Step
 from opic.ingest.step_counts import STEP_EVENTS, STEP_SECONDS
-from opic.ingest.throttle import Throttle
+from opic.ingest.throttle import ABOUT, Throttle
 from opic.ingest.worker import Lag, RecordSource, WorkerWatch
 from opic.ingest.writer import Taken
 
@@ -133,8 +133,7 @@ class Health(HealthAnswers, WorkerWatch):
         yield events
         yield seconds
         if self.throttle is not None:
-            about = "Time that Kafka held this process back by a quota, in seconds."
-            yield CounterMetricFamily("opic_worker_kafka_throttled_seconds", about, self.throttle.total)
+            yield CounterMetricFamily("opic_worker_kafka_throttled_seconds", ABOUT, self.throttle.total)
 
 
 class _Silent(WSGIRequestHandler):
