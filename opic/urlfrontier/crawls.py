@@ -65,7 +65,8 @@ class UrlFrontierCrawl:
 
     def _host(self, key: str) -> str:
         crawl = self.backend.crawl
-        named = canonical_host(PORT.sub("", key), self.backend.limits.normalization)
+        bare = f"[{key}]" if key.count(":") > 1 and "[" not in key else PORT.sub("", key)  # Of IPv6, or with a port.
+        named = canonical_host(bare, self.backend.limits.normalization)
         crawl.follow()
         names = named, named.removesuffix("."), f"{named}."  # A name with a dot at its end is another host here.
         known = (name for name in names if any(one.hosts.number(name) is not None for one in crawl.replicas))

@@ -374,7 +374,7 @@ def test_a_key_that_is_no_name_of_the_host_is_skipped(served: tuple[Stub, Embedd
         ("http://a.example/", ["A.Example:80", "a.example."]),
         ("http://b.example./", ["b.example", "B.example."]),
         ("http://xn--bcher-kva.example/", ["B\u00fccher.example", "xn--Bcher-kva.example:8080"]),
-        ("http://[2001:db8::1]/", ["[2001:DB8:0::1]:8080"]),
+        ("http://[2001:db8::1]/", ["[2001:DB8:0::1]:8080", "2001:db8::1"]),
         ("http://example.org/", ["EXAMPL%65.org"]),
     ],
 )
