@@ -105,7 +105,7 @@ class Topic:
             producer.close()
 
     def messages(self, name: str | None = None) -> list[Any]:
-        """All that is committed on it, or on another topic, by partition and offset."""
+        """The committed records of this topic, or of another one, by partition and offset."""
         terms = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
         consumer = KafkaConsumer(bootstrap_servers=self.kafka.bootstrap, **terms)
         try:
@@ -125,7 +125,7 @@ class Topic:
         return [record_of(m) for m in self.messages() if m.partition == partition]
 
     def all_records(self) -> dict[str, list[Record]]:
-        """All of it as workers get it, by partition, whatever their headers are called."""
+        """All records as workers read them, by partition; header names need not be UTF-8."""
         terms = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
         consumer = BoundedConsumer(bootstrap_servers=self.kafka.bootstrap, record_bytes_max=RECORD_BYTES_MAX, **terms)
         found: dict[str, list[Record]] = {}

@@ -38,7 +38,7 @@ def redirect(target: str, cookie: str | None = None) -> WebPage:
 
 
 def asking_for_pause(status: int, seconds: int, form: str) -> WebPage:
-    """An answer with a Retry-After that is over after at least so many seconds, as a number or as a date."""
+    """An answer whose Retry-After, a number or a date, ends after at least `seconds`."""
     later = str(seconds) if form == "seconds" else formatdate(time.time() + seconds + 1, usegmt=True)  # Whole seconds.
     return WebPage(status=status, headers={"retry-after": later})
 

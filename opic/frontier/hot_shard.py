@@ -158,8 +158,7 @@ class HotShard:
     def hear_time(self, seconds: float) -> None:
         """Adjust the clock to a time reported by the server.
 
-        The order's time never goes back. Where the server's clock was set back, the order is made anew before the next
-        call.
+        The order's time never goes back. If the server's clock was set back, the order is rebuilt before the next call.
         """
         heard = seconds - time.monotonic()
         self.set_back |= heard < self._clock - SET_BACK_SECONDS

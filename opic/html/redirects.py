@@ -6,7 +6,7 @@ from opic.html.links import absolute_link
 def redirect_target(url: str, location: bytes) -> str | None:
     """Return the target of a Location header as an absolute http(s) URL; None if it is none.
 
-    Bytes above ASCII are escaped as they are, as browsers do it, whatever encoding the server had in mind.
+    Bytes above ASCII are percent-encoded one by one, as browsers do, whatever encoding the server meant.
 
     Args:
         url: what the answer is of.

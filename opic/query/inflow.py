@@ -255,7 +255,7 @@ def _from_links(query: Query, wanted: _Wanted) -> dict[str, object]:
     the links, and then has no bound here.
 
     Raises:
-        Outdated: a replica was loaded anew meanwhile.
+        Outdated: a replica was reloaded during the call.
         NotKept: no links are kept.
     """
     exact = query.exact

@@ -1,7 +1,8 @@
 """What happened since exact importance was settled, and how far it can have moved PageRank.
 
 Exact importance is told as of one state of the crawl, which is settled some times a second. Records of the journal
-that come meanwhile change PageRank: a page goes, comes, or is read for the first time; its links or its class change.
+that arrive in between change PageRank: a page goes, comes, or is read for the first time; its links or its class
+change.
 What such a change can move is known before it is settled, from the shares of the pages concerned, and is added to the
 bound at once. So the bound holds for the state that is told, and for every later one that the endpoint knows of.
 
@@ -75,7 +76,7 @@ class Moved:
         Args:
             as_of: a time (Unix seconds); all records before it were counted.
         """
-        heads = self._heads.copy()  # First: what comes meanwhile may only widen the bound.
+        heads = self._heads.copy()  # First: a record that arrives now may only widen the bound.
         share, view = self.share, self.view
         if not share:
             return replace(view, as_of=max(as_of, view.as_of), heads=heads)

@@ -285,7 +285,7 @@ class Fetchers:
 
     @contextmanager
     def offering(self, headers: dict[str, str]) -> Iterator[None]:
-        """Meanwhile they send these headers with each call."""
+        """Send these headers with each call during the block."""
         for one in self.all:
             one.offers = headers
         try:

@@ -32,7 +32,7 @@ RIGHTS = re.compile(rf"((?:{OPERATION}(?:, | and )?)+) (?:the (group) )?`([^`]+)
 
 @pytest.fixture(scope="module")
 def strict() -> Iterator[Kafka]:
-    """A Kafka that checks rights; whoever comes without SASL may do all."""
+    """A Kafka that checks rights; clients without SASL may do everything."""
     with Kafka(want_server("kafka"), CHECKED) as kafka:
         yield kafka
 
