@@ -116,6 +116,10 @@ class StoreUnavailable(StoreError):
     """The store does not answer; trying again later may help."""
 
 
+class SlotMoving(StoreUnavailable):
+    """A slot of the cluster moves to another server, or has moved."""
+
+
 class StoreLoading(StoreUnavailable):
     """The store is reading its data from the disk after a start."""
 

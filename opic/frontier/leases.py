@@ -2,13 +2,18 @@
 
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from opic.errors import BadInput
+from opic.errors import BadInput, SlotMoving, StoreUnavailable
 from opic.replica import Crawl
 from opic.replica.crawl import Place
+from opic.store import Shard
+from opic.store.cluster import MOVING_SECONDS, PAUSE_SECONDS
+from opic.store.durability import await_durable
 from opic.urls.canonical import shown
 
 RELEASES_A_CALL: Final = 1_000
@@ -105,18 +110,51 @@ def server_runs(crawl: Crawl) -> list[bytes]:
     return [shard.run_now() for shard in crawl.shards] if crawl.shards[0].durability.wanted else []
 
 
-def await_leases(crawl: Crawl, leases: Iterable[Lease], runs: Sequence[bytes]) -> None:
-    """Wait until new leases are durable, as accepted events are, so that no failover gives the pages to others.
+def await_leases(crawl: Crawl, ends: Mapping[Lease, int], runs: Sequence[bytes]) -> None:
+    """Wait until leases are durable, as accepted events are, so that no failover gives the pages to others.
+
+    A slot of a cluster may have moved since the leases were granted, or a replica have taken over. The server that has
+    the slot now is asked whether it has the leases, and is waited for.
 
     Args:
         crawl: the crawl.
-        leases: the new leases.
-        runs: what `server_runs` returned before they were granted.
+        ends: the leases that were granted or renewed, and their ends in Unix microseconds.
+        runs: what `server_runs` returned before that.
 
     Raises:
-        StoreUnavailable: they are not durable in time, or a server restarted and may have lost them.
+        StoreUnavailable: they are not durable in time, or a server restarted or was replaced and has lost them.
     """
-    if runs:
-        shards = {runs[shard]: shard for shard in sorted({lease.place[0] for lease in leases})}
-        for run_id, shard in shards.items():  # One wait for each server.
-            crawl.shards[shard].barrier(run_id)
+    if not runs:
+        return
+    by_shard: dict[int, dict[int, int]] = {}
+    for lease, until_us in ends.items():
+        shard, page = lease.place
+        by_shard.setdefault(shard, {})[page] = until_us
+    durable = set[bytes]()  # Runs of servers that were waited for: one wait is enough for all their shards.
+    moving_until = time.monotonic() + MOVING_SECONDS
+    while by_shard:
+        shard, until = next(iter(by_shard.items()))
+        try:
+            _await_shard(crawl.shards[shard], until, runs[shard], durable)
+        except SlotMoving:
+            if time.monotonic() > moving_until:
+                raise
+            time.sleep(PAUSE_SECONDS)
+        else:
+            del by_shard[shard]
+
+
+def _await_shard(shard: Shard, until: Mapping[int, int], granted_in: bytes, durable: set[bytes]) -> None:
+    with closing(shard.line()) as line:
+        if line.run_id != granted_in:
+            line.send(*(["ZSCORE", shard.keys.leases, page] for page in until))
+            scores = line.answers(len(until))
+            if any(score is None or float(score) != end for score, end in zip(scores, until.values(), strict=True)):
+                raise StoreUnavailable(
+                    f"shard {shard.number} is served by another run of the store than a moment ago, which lacks leases "
+                    "that were just granted: call again"
+                )
+        elif line.run_id in durable:
+            return
+        await_durable(line, shard.keys, shard.durability)
+        durable.add(line.run_id)

@@ -119,7 +119,7 @@ class Scheduler:
                 given += self._given
                 at = end
         try:
-            await_leases(self.crawl, given, runs)
+            await_leases(self.crawl, {lease: lease.until_us for lease in given}, runs)
         except StoreError:
             try:  # No crawler received them, and a lease that expires counts as a failed fetch.
                 self.release(given)

@@ -12,9 +12,9 @@ from redis.backoff import AbstractBackoff, ExponentialBackoff, NoBackoff
 from redis.exceptions import ClusterError, RedisClusterException
 from redis.retry import Retry
 
-from opic.errors import SettingsError, StoreError, StoreFull, StoreLoading, StoreUnavailable
+from opic.errors import SettingsError, SlotMoving, StoreError, StoreFull, StoreLoading, StoreUnavailable
 from opic.redaction import without_secret
-from opic.store.cluster import ELSEWHERE, SCHEMES, SILENT_SECONDS, Cluster, connect_cluster
+from opic.store.cluster import ELSEWHERE, MOVING, SCHEMES, SILENT_SECONDS, Cluster, connect_cluster
 from opic.store.library import LoadsLibrary, is_missing
 from opic.store.library import load_functions as _load
 
@@ -154,7 +154,8 @@ def _ours(error: Exception) -> StoreError:
     if isinstance(error, redis.exceptions.ReadOnlyError):
         return StoreUnavailable(f"the store is a replica, which takes no writes: {text}")
     if isinstance(error, (*ELSEWHERE, ClusterError)):
-        return StoreUnavailable(f"a slot of the cluster is moving or down: {text}")
+        kind = SlotMoving if isinstance(error, MOVING) else StoreUnavailable
+        return kind(f"a slot of the cluster is moving or down: {text}")
     if is_missing(error):
         return StoreUnavailable(f"the store lost the function library: {text}")
     if isinstance(error, redis.exceptions.InvalidResponse):

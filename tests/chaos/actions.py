@@ -222,9 +222,9 @@ def move_a_slot(scene: Scene) -> None:
     cluster.migrate_slot(key, cluster.other(cluster.owner(key)))
 
 
-@action(store_away=True)
+@action()
 def move_a_slot_at_once(scene: Scene) -> None:
-    """As Valkey does by itself. Where replicas are waited for, `next` is refused in the moment of the change."""
+    """As Valkey does by itself."""
     cluster, key = scene.store.cluster, scene.rng.choice(scene.hash_tags())
     cluster.migrate_slot_at_once(key, cluster.other(cluster.owner(key)))
 

@@ -1,6 +1,6 @@
 """What counts as durable is what the servers' settings and their replicas give, and what they don't give is said."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from logs import PARTITION, record
 from ports import free_port
 from processes import wait_until
 from record_sources import Durable
+from redis_cluster import Cluster
 from servers import Server, find_server
 
 from opic.errors import StoreError, StoreUnavailable
@@ -166,23 +167,70 @@ def test_lease_without_a_replica_is_refused_and_released(pair: tuple[Server, Ser
         backend.close()
 
 
+def between_lease_and_wait(backend: Backend, deed: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do something once pages are leased, before the endpoint waits until the leases are durable."""
+    real = backend.frontier._scheduler._serve_steadily
+
+    def serve(wishes: Any) -> Any:
+        answers = real(wishes)
+        deed()
+        return answers
+
+    monkeypatch.setattr(backend.frontier._scheduler, "_serve_steadily", serve)
+
+
 @pytest.mark.slow
-def test_lease_during_a_restart_of_the_server_is_refused(servers: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be lost, so whoever asked is told to try again."""
+@pytest.mark.parametrize("lost", [False, True])
+def test_lease_during_a_restart_counts_if_the_server_kept_it(
+    servers: Server, lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = Settings.load(store=servers.url, shards=1, durability="fsync")
     backend = Backend(settings, servers.url)
     backend.works_here = True
     backend.seed(["http://a.org/"])
-    real = backend.frontier._scheduler._serve_steadily
 
-    def restarting(wishes: Any) -> Any:
-        found = real(wishes)
+    def restart() -> None:
         servers.restart()
-        return found
+        if lost:  # As by a server that had not synced it.
+            assert backend.shard.client.delete(backend.shard.keys.leases)
 
-    monkeypatch.setattr(backend.frontier._scheduler, "_serve_steadily", restarting)
+    between_lease_and_wait(backend, restart, monkeypatch)
     try:
-        with pytest.raises(StoreUnavailable, match="another run of the store"):
-            backend.frontier.next(1)
+        if lost:
+            with pytest.raises(StoreUnavailable, match="another run of the store"):
+                backend.frontier.next(1)
+        else:
+            (page,) = backend.frontier.next(1)["pages"]  # type: ignore[misc]
+            assert backend.frontier.release([page["lease"]]) == {"released": 1}
+    finally:
+        backend.close()
+
+
+@pytest.mark.slow
+def test_lease_is_durable_where_its_slot_moved(cluster_of_six: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server that has the slot now is asked for the leases and waited for: no crawler hears of the move."""
+    cluster = cluster_of_six
+    settings = Settings.load(
+        store=cluster.url, shards=2, wait_replicas=1, wait_seconds=WAIT_SECONDS, host_delay_seconds=0
+    )
+    backend = Backend(settings, cluster.url)
+    backend.works_here = True
+    urls = [f"http://h{number}.org/" for number in range(100)]
+    backend.seed(urls)
+    key = backend.crawl.shards[0].keys.books
+
+    def move() -> None:
+        cluster.migrate_slot(key, cluster.other(cluster.owner(key)))
+
+    between_lease_and_wait(backend, move, monkeypatch)
+    try:
+        pages = [page for _ in range(4) for page in backend.frontier.next(10)["pages"]]  # type: ignore[attr-defined]
+        assert len({page["url"] for page in pages}) == 40
+        renewed = backend.frontier.renew([page["lease"] for page in pages], 60.0)
+        assert (len(renewed["renewed"]), renewed["lost"]) == (40, [])  # type: ignore[arg-type]
+        with cluster.replica_of(cluster.owner(key)).client() as replica_client:
+            replica_client.execute_command("READONLY")  # Its one connection serves the next command too.
+            held = replica_client.zcard(backend.crawl.shards[0].keys.leases)
+        assert held == sum(page["lease"].startswith("0-") for page in pages) > 0
     finally:
         backend.close()

@@ -4,7 +4,7 @@ import pytest
 import redis
 from redis.exceptions import MovedError, RedisClusterException
 
-from opic.errors import SettingsError, StoreError, StoreUnavailable
+from opic.errors import SettingsError, SlotMoving, StoreError, StoreUnavailable
 from opic.store.connection import connect, store_errors
 from opic.store.server import cluster_problem, server_problem
 
@@ -58,7 +58,7 @@ def test_cluster_with_missing_slots_is_an_error_and_one_that_is_down_is_unavaila
         (redis.ConnectionError("Error 1 … [SSL: WRONG_VERSION_NUMBER]"), StoreUnavailable, "does that port speak TLS"),
         (redis.exceptions.NoPermissionError("no 'info'"), StoreError, "the store's user lacks a permission"),
         (redis.exceptions.ReadOnlyError("READONLY"), StoreUnavailable, "a replica, which takes no writes"),
-        (MovedError("1 127.0.0.1:7000"), StoreUnavailable, "a slot of the cluster is moving"),
+        (MovedError("1 127.0.0.1:7000"), SlotMoving, "a slot of the cluster is moving"),
         (redis.exceptions.ClusterDownError("CLUSTERDOWN"), StoreUnavailable, "a slot of the cluster is moving or down"),
         (RedisClusterException("no reachable node"), StoreUnavailable, "does not answer: no reachable node"),
         (redis.ResponseError("Function not found"), StoreUnavailable, "lost the function library"),
