@@ -30,6 +30,8 @@ DOCUMENTS = [path for path in repository_files() if path.suffix == ".md" and "de
 COMMENT = re.compile(r"<!-- (.+?) -->")
 FIGURE = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?|\.\d+")
 BY_HAND = "by hand"
+SETTINGS, FILE, COMMAND = "settings", "result file", "measured by hand with"
+WITHOUT_FIGURES = (SETTINGS, FILE)
 DIGITS_MIN = 2  # Of 7,600 the zeros are rounding; of 20 the zero counts.
 
 
@@ -38,31 +40,37 @@ class Row:
     """A row of a table, with the comments in it."""
 
     place: str
+    heads: list[str]
     cells: list[str]
     comments: list[str]
 
     @property
     def figures(self) -> list[str]:
-        """The figures behind its first cell, outside code."""
-        return FIGURE.findall(" ".join(re.sub(r"`[^`]*`", "", cell) for cell in self.cells[1:]))
+        """The figures behind its first cell, outside code and the columns of settings and files."""
+        cells = [cell for head, cell in zip(self.heads, self.cells, strict=True) if head not in WITHOUT_FIGURES]
+        return FIGURE.findall(" ".join(re.sub(r"`[^`]*`", "", cell) for cell in cells[1:]))
 
 
 def rows(path: Path) -> Iterator[Row]:
     """The rows of a document's tables, without their heads."""
     inside = fenced = False
+    heads: list[str] = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
         fenced ^= line.lstrip().startswith("```")
+        cells = [cell.strip() for cell in COMMENT.sub("", line).strip().strip("|").split("|")]
         if fenced or not line.startswith("|"):
             inside = False
         elif re.fullmatch(r"[|: -]+", line):
             inside = True
         elif inside:
-            cells = [cell.strip() for cell in COMMENT.sub("", line).strip().strip("|").split("|")]
             yield Row(
                 f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name}:{number}",
+                heads,
                 cells,
                 COMMENT.findall(line),
             )
+        else:
+            heads = cells
 
 
 @cache
@@ -143,6 +151,22 @@ def test_each_row_of_the_measurements_names_its_source() -> None:
     found = list(rows(MEASUREMENTS))
     assert len(found) > 40
     assert [row.place for row in found if not row.comments] == []
+
+
+def test_tables_of_the_measurements_have_one_form() -> None:
+    """What was measured, the settings that differ from their defaults, the figures, the file that holds them."""
+    for row in rows(MEASUREMENTS):
+        assert (row.heads[1], row.heads[-1]) in {(SETTINGS, FILE), (SETTINGS, COMMAND)}, row.place
+        assert row.cells[1] in ("default", "none") or row.cells[1].startswith("`"), row.place
+        if row.heads[-1] == FILE:
+            names = {comment.split()[0].rstrip(":") for comment in row.comments}
+            linked = {Path(target).name for target in re.findall(r"\(([^)]+)\)", row.cells[-1])}
+            assert linked == names, row.place
+
+
+def test_measurements_tell_no_history() -> None:
+    text = COMMENT.sub("", MEASUREMENTS.read_text())
+    assert re.findall(r"(?i)\b(?:missed|wanted|versions? before|was to|aims?|aimed)\b", text) == []
 
 
 def test_each_result_file_that_is_used_has_its_benchmark_named() -> None:
