@@ -21,6 +21,7 @@ from opic.model.cash import GRANT_GRAINS, MILLION, damping_ppm
 from opic.redaction import HIDDEN, without_secret
 from opic.urls.canonical import URL_BYTES_MAX
 from opic.urls.normalization import Normalization
+from opic.urls.scope import Scope
 
 if TYPE_CHECKING:
     from opic.model.events import EventLimits, KeptLimits
@@ -98,6 +99,7 @@ class Settings(BaseSettings):
     )
     window_rounds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 8.0
 
+    scope: str | None = None  # Hosts, domains and beginnings of URLs that may be offered; None for all.
     strategy: Literal["exact", "greedy", "random", "cycle"] | None = None  # See `by_importance` and `order_by`.
     seed_share: Annotated[float, Field(ge=0, le=1)] = 0.2  # Of the teleport, in the order of pages never read.
     discovery_weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
@@ -187,6 +189,10 @@ class Settings(BaseSettings):
             Normalization.of(self.normalize or "")
         except BadInput as error:
             raise SettingsError(f"OPIC_NORMALIZE={self.normalize}: {error}") from None
+        try:
+            Scope.of(self.scope or "")
+        except BadInput as error:
+            raise SettingsError(f"OPIC_SCOPE={self.scope}: {error}") from None
         if self.kafka_bootstrap is not None and None in map(find_spec, KAFKA_MODULES):
             raise MissingExtra("the Kafka client", "kafka")
         if self.regrant and self.regrant * GRANT_GRAINS < 1:

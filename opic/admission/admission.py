@@ -19,7 +19,7 @@ import numpy as np
 
 from opic.admission.policy import Policy, StoredPolicy, check_policy
 from opic.admission.shares import Ration, Weighed, grouped, large_hosts, outgrown_sites
-from opic.admission.verdicts import Verdicts
+from opic.admission.verdicts import HostTerms, Verdicts
 from opic.arrays import Bools, Float64s, Int64s, Uint8s
 from opic.background import lower_priority
 from opic.query.host_index import HostNames
@@ -27,6 +27,8 @@ from opic.query.snapshots import Snapshot
 from opic.replica import Crawl
 from opic.replica.crawl import Outdated, Place
 from opic.urls.canonical import canonical_url, host_of, registered_domain
+from opic.urls.rules import RuleBook
+from opic.urls.scope import Scope
 from opic.urls.traps import WINDOW, Shapes, Verdict
 
 log = logging.getLogger("opic.frontier")
@@ -36,14 +38,16 @@ WEIGH_REST: Final = 200  # Pause between two weighings of hosts and sites, as a 
 WEIGH_SECONDS_MIN: Final = 0.1  # and its minimum in seconds.
 SPARED_SECONDS: Final = 1.0  # Interval between two pages of an outgrown site when no other page is available.
 NO_LIMIT: Final = 1 << 40
-RULES_OF_MAX: Final = 1 << 16  # Hosts whose rules are remembered: about 10 MB.
+SCOPE: Final = "scope"  # The name of the rule that pages outside the scope break.
+TERMS_OF_MAX: Final = 1 << 16  # Hosts whose scope and rules are remembered: about 10 MB.
 
 
 class Admission:
     """Decides which pages may be suggested. Thread-safe."""
 
-    def __init__(self, crawl: Crawl) -> None:
-        """Create the filter. It reads the policy from the store on first use."""
+    def __init__(self, crawl: Crawl, scope: Scope | None = None) -> None:
+        """Create the filter: only pages in the scope are offered. It reads the policy from the store on first use."""
+        self.scope = scope or Scope()
         self._crawl, self._stored = crawl, StoredPolicy(crawl)
         self._lock = threading.RLock()
         self._policy = check_policy({})
@@ -58,23 +62,34 @@ class Admission:
         """Discard all verdicts on pages and hosts."""
         self._table, self._year = HostNames(self._crawl.replicas), time.gmtime().tm_year
         book, traps = self._policy.book, self._policy.traps
-        self._verdicts = [Verdicts(self._crawl, n, book, traps, self._year) for n in range(len(self._crawl))]
-        self._judging = bool(book.rules) or traps.on
+        self._verdicts = [
+            Verdicts(self._crawl, n, book, traps, self._year, scoped=bool(self.scope)) for n in range(len(self._crawl))
+        ]
+        self._judging = self._judges(self._policy)
         self._begin()
 
     def _turn(self, policy: Policy) -> None:
         """Judge by another policy from now on. Pages keep their verdicts until it is their turn."""
         judging, self._policy, self._year = self._judging, policy, time.gmtime().tm_year
-        if not judging or not (policy.book.rules or policy.traps.on):
+        if not judging or not self._judges(policy):
             self._start()
             return
         for verdicts in self._verdicts:
             verdicts.turn(policy.book, policy.traps, self._year)
         self._begin()
 
+    def _judges(self, policy: Policy) -> bool:
+        return bool(policy.book.rules) or policy.traps.on or bool(self.scope)
+
     def _begin(self) -> None:
-        book, hosts = self._policy.book, self._table
-        self._rules_of = lru_cache(RULES_OF_MAX)(lambda number: book.of_host(hosts[number]))
+        book, hosts, scope = self._policy.book, self._table, self.scope
+
+        @lru_cache(TERMS_OF_MAX)
+        def terms_of(number: int) -> HostTerms:
+            host = hosts[number]
+            return HostTerms(scope.of_host(host), book.of_host(host))
+
+        self._terms_of = terms_of
         self._weighed, self._weighed_at, self._weighing_took = Weighed(self._crawl), float("-inf"), 0.0
         self._window = deque[int](maxlen=WINDOW)  # The hosts of the last suggestions.
         self._spared: dict[str, float] = {}  # When a page of each outgrown site was last handed out.
@@ -137,7 +152,7 @@ class Admission:
         """Judge those pages that have no verdict by the present rules."""
         with self._lock:
             if self._judging:
-                self._tell(shard, self._verdicts[shard].judge(ids, self._rules_of))
+                self._tell(shard, self._verdicts[shard].judge(ids, self._terms_of))
 
     def judge_next(self, shard: int) -> int:
         """Judge the next pages of a shard, in a millisecond or two; return their number."""
@@ -145,7 +160,7 @@ class Admission:
             if not self._judging:
                 return 0
             before = self._verdicts[shard].pages
-            self._tell(shard, self._verdicts[shard].go_on(self._rules_of))
+            self._tell(shard, self._verdicts[shard].go_on(self._terms_of))
             return self._verdicts[shard].pages - before
 
     def _tell(self, shard: int, changed: Int64s) -> None:
@@ -170,6 +185,10 @@ class Admission:
         self.judge(place[0], ids)
         shut = self.shut(place[0], ids)
         return shut is not None and bool(shut[0])
+
+    def outside(self) -> int:
+        """Count the known pages outside the scope, as far as they were judged."""
+        return sum(verdicts.outside() for verdicts in self._verdicts)
 
     def verdicts(self, snapshot: Snapshot) -> Uint8s:
         """Return the verdicts on a snapshot's pages, (n,) by position. Reads the URLs of all pages not judged yet."""
@@ -264,8 +283,8 @@ class Admission:
         began, book = time.thread_time(), policy.book
         try:
             large = [host for host in large_hosts(self._crawl, policy.traps) if host < len(names)]
-            large = [host for host in large if not book.allows_all(names[host])]
-            sites = [site for site in outgrown_sites(self._crawl, policy.traps) if not book.allows_all(site)]
+            large = [host for host in large if not self._is_wanted(names[host], book)]
+            sites = [site for site in outgrown_sites(self._crawl, policy.traps) if not self._is_wanted(site, book)]
             weighed = Weighed(self._crawl, large, sites)
         except (IndexError, ValueError):
             if names == HostNames(self._crawl.replicas):
@@ -278,6 +297,10 @@ class Admission:
                 self._weighed_at, self._weighing_took = time.monotonic(), time.thread_time() - began
                 self._weighed = weighed
                 self._spared = {site: at for site, at in self._spared.items() if site in weighed.site}
+
+    def _is_wanted(self, host: str, book: RuleBook) -> bool:
+        """Return whether the operator named a host or a site, so that its size is no reason to hold it back."""
+        return book.allows_all(host) or self.scope.names(host)
 
     # Explaining one page.
 
@@ -303,6 +326,8 @@ class Admission:
         return rules
 
     def _why_shape(self, url: str, policy: Policy) -> list[dict[str, str]]:
+        if not self.scope.holds(url):
+            return [{"rule": SCOPE, "effect": f"deny: outside OPIC_SCOPE={self.scope}"}]
         deciding = policy.book.first(url)
         if deciding is not None:
             rule = policy.book.rules[deciding]

@@ -6,7 +6,7 @@ stays denied never comes back into the order.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -23,14 +23,27 @@ VERDICT: Final = np.uint8(0x7F)  # which the other bits are: 0 for a page that w
 DENIED: Final = np.uint8(Verdict.DENIED)
 TERMS_MAX: Final = 1 << 15  # With more revisit times, of former rules too, those of no page are forgotten.
 NONE: Final = np.empty(0, np.int64)
-RulesOf = Callable[[int], Sequence[int]]  # Takes the number of a host; returns the numbers of its rules.
+OUTSIDE: Final = np.uint8(Verdict.OUTSIDE)
+
+
+class HostTerms(NamedTuple):
+    """What is asked of the URLs of a host."""
+
+    inside: tuple[str, ...]  # How those in the crawl's scope begin.
+    rules: Sequence[int]  # The numbers of the rules that may match.
+
+
+TermsOf = Callable[[int], HostTerms]  # Takes the number of a host.
 
 
 class Verdicts:
     """The verdicts on a shard's pages, by id. Only one thread at a time may judge; any thread may read verdicts."""
 
-    def __init__(self, crawl: Crawl, shard: int, book: RuleBook, traps: Traps, year: int) -> None:
-        """Start with no verdict."""
+    def __init__(
+        self, crawl: Crawl, shard: int, book: RuleBook, traps: Traps, year: int, *, scoped: bool = False
+    ) -> None:
+        """Start with no verdict; `scoped`: the crawl has a scope."""
+        self._scoped = scoped
         self._crawl, self._shard, self._replica = crawl, shard, crawl.replicas[shard]
         self._of_page = np.zeros(0, np.uint8)
         # The revisit time that a rule sets for each page, as an index; empty if no rule ever set one.
@@ -78,13 +91,17 @@ class Verdicts:
         column, terms = self._term_of_page, self._terms
         return terms[values_at(column, ids, 0)] if len(column) else None
 
+    def outside(self) -> int:
+        """Count the pages outside the scope, as far as judged."""
+        return int(np.count_nonzero((self._of_page & VERDICT) == OUTSIDE)) if self._scoped else 0
+
     def all(self, pages: int) -> Uint8s:
         """Return the verdicts on the first `pages` pages."""
         verdicts, known = np.zeros(pages, np.uint8), self._of_page[:pages]
         verdicts[: len(known)] = known & VERDICT
         return verdicts
 
-    def go_on(self, rules_of: RulesOf) -> Int64s:
+    def go_on(self, terms_of: TermsOf) -> Int64s:
         """Judge the next pages, at most URLS_AT_ONCE; return those whose verdict or revisit time changed."""
         pages = len(self._replica)
         if self.pages >= pages:
@@ -93,9 +110,9 @@ class Verdicts:
         urls, ids = self._crawl.urls_in(self._shard, range(first, last)), np.arange(first, last)
         said = self._shapes.judge_all(urls) if self._traps.on else bytearray(len(urls))
         self.pages = last
-        return self._note(urls, ids, said, rules_of)
+        return self._note(urls, ids, said, terms_of)
 
-    def judge(self, ids: Int64s, rules_of: RulesOf) -> Int64s:
+    def judge(self, ids: Int64s, terms_of: TermsOf) -> Int64s:
         """Judge those pages that have no verdict by the present rules; return what `go_on` does."""
         new = ids[values_at(self._of_page, ids, 0) < JUDGED]
         if not len(new):
@@ -104,15 +121,18 @@ class Verdicts:
         urls = [url_of[self._shard, page] for page in new.tolist()]
         shapes, on = self._shapes, self._traps.on
         said = bytearray(shapes.judge(url, count=False) if on else Verdict.FREE for url in urls)
-        return self._note(urls, new, said, rules_of)
+        return self._note(urls, new, said, terms_of)
 
-    def _note(self, urls: Sequence[str], ids: Int64s, said: bytearray, rules_of: RulesOf) -> Int64s:
-        """Note what the shapes of URLs said, unless a rule decides; return what `go_on` does."""
+    def _note(self, urls: Sequence[str], ids: Int64s, said: bytearray, terms_of: TermsOf) -> Int64s:
+        """Note what the shapes of URLs said, unless the scope or a rule decides; return what `go_on` does."""
         book, terms = self._book, np.zeros(len(ids), np.uint16)
-        if book.rules:
+        if book.rules or self._scoped:
             hosts = (self._replica.columns.host[ids].astype(np.int64) * len(self._crawl) + self._shard).tolist()
             for at, (url, host) in enumerate(zip(urls, hosts, strict=True)):
-                if (among := rules_of(host)) and (number := book.first(url, among)) is not None:
+                inside, among = terms_of(host)
+                if not url.startswith(inside):
+                    said[at] = Verdict.OUTSIDE
+                elif among and (number := book.first(url, among)) is not None:
                     rule = book.rules[number]
                     said[at] = Verdict.ALLOWED if rule.effect == "allow" else Verdict.DENIED
                     if rule.revisit_seconds is not None:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from opic.admission import Admission
+from opic.admission import SCOPE, Admission
 from opic.arrays import Int64s
 from opic.errors import NotKept
 from opic.frontier.crawl_orders import CrawlOrders
@@ -208,9 +208,10 @@ class Frontier:
         standing = PageStanding.read(self.crawl, place, host, self.politeness, self.admission)
         state, cash = int(rows.state[0]), int(rows.cash[0])
         why_not = against(standing, state, cash, host)
-        if shut:
-            why_not.append("a rule keeps it from being fetched")
         rules = self.admission.why(canonical) if self.admission is not None else []
+        if shut:
+            outside = any(rule["rule"] == SCOPE for rule in rules)
+            why_not.append("it is outside the crawl's scope" if outside else "a rule keeps it from being fetched")
         trapped = any(rule["rule"].startswith("trap") for rule in rules)
         return {
             "state": state_of(state, given_up=standing.given_up),
@@ -256,6 +257,13 @@ class Frontier:
                 ids = replica.offers.given_up_pages(self.politeness.max_failures)
                 ids = ids[(replica.state[ids] & OFFERED_BITS) == Flag.KNOWN]
             yield shard, ids
+
+    def outside(self) -> int:
+        """Count the known pages outside the crawl's scope, as far as they were judged."""
+        if self.admission is None:
+            return 0
+        self.crawl.steadily(self._scheduler.judge)
+        return self.admission.outside()
 
     def host_politeness(self) -> dict[str, HostPoliteness]:
         """Return what an operator set for each host: delay, cap, revisit time; None where the default applies."""

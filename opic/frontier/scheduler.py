@@ -45,6 +45,8 @@ TURNS_MAX: Final = 200  # Maximum number of turns of one call; it then answers w
 log = logging.getLogger("opic.frontier")
 _Chosen = tuple[int, ChosenPage, RequestPart | None]  # The shard, a page there, and what it is for; None: a spare page.
 
+JUDGE_BATCHES_COUNTED: Final = 40  # Takes some 50 ms.
+
 
 class Scheduler:
     """Chooses and leases pages for `opic.frontier.Frontier`. Thread-safe; calls are answered one at a time."""
@@ -84,6 +86,12 @@ class Scheduler:
             self.hot.look()
             picked = self.choices.pick(request.choice(request.mode, request.hosts), request.n)
         return list(zip(picked.shards.tolist(), picked.ids.tolist(), strict=True))
+
+    def judge(self) -> None:
+        """Judge more of the pages that became known, some ten thousand."""
+        with self._locked():
+            self.hot.prepare()
+            self.hot.judge_batches(JUDGE_BATCHES_COUNTED)
 
     def census(self) -> Int64s:
         """Count the known pages by class and by what holds them back; see `opic.frontier.page_counts.PageCounts`."""

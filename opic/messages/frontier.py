@@ -43,7 +43,7 @@ class HeldBack(Struct, frozen=True):
     revisit: Annotated[int, always("Read less than OPIC_REVISIT_SECONDS ago.")] = 0
     retry: Annotated[int, always("In the back-off after a failed fetch or an expired lease.")] = 0
     not_before: Annotated[int, always("Not to be offered yet, as an event or a seed said.")] = 0
-    denied: Annotated[int, always("Not to be fetched: 401, 403, 451, robots.txt, a rule, a trap.")] = 0
+    denied: Annotated[int, always("Not to be fetched: 401, 403, 451, robots.txt, the scope, a rule, a trap.")] = 0
     given_up: Annotated[int, always("Failed OPIC_MAX_FAILURES times in a row, or given up by an event.")] = 0
 
 

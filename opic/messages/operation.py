@@ -46,6 +46,13 @@ class Stats(Struct, frozen=True):
         ),
     ] = None
     given_up_pages: Annotated[int | None, always("Pages given up after failed fetches.")] = None
+    scope: Annotated[str | None, about("Only pages of these may be offered, OPIC_SCOPE; absent without a scope.")] = (
+        None
+    )
+    outside_pages: Annotated[
+        int | None,
+        about("Known pages outside the scope; on a large store, those judged so far. Absent without a scope."),
+    ] = None
     undelivered: Annotated[int | None, always("Deposits and grants on their way between shards.")] = None
     warnings: Annotated[list[str], always("What an operator should see to; see /readyz.")] = []
     kept_links: Annotated[

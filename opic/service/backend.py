@@ -40,6 +40,7 @@ from opic.store.back_offs import waits_max
 from opic.store.durability import Durability
 from opic.store.refusals import note_refusals
 from opic.store.shard import check_known
+from opic.urls.scope import Scope
 
 log = logging.getLogger("opic.service")
 
@@ -100,7 +101,7 @@ class Backend:
         self.query = Query(self.crawl, self.snapshots, *terms, exact=self.exact)
         self.coverage = CoverageQuery(self.flows)
         self.curve = Convergence(self.crawl, self.query, self.disk_full)
-        self.admission = Admission(self.crawl)
+        self.admission = Admission(self.crawl, Scope.of(settings.scope or "", self.crawl.rules.normalization))
         politeness = PolitenessSettings(
             settings.host_delay_seconds, settings.retry_seconds, settings.lease_seconds, settings.host_in_flight,
             settings.revisit_seconds, waits_max(settings.retry_bytes, len(self.crawl)), settings.max_failures,
@@ -423,7 +424,10 @@ class Backend:
         # The older numbers: where they are 0, the counts hold all that had been accepted, in every shard.
         lag, undelivered = self.lag(), self.crawl.undelivered()
         given_up = sum(len(ids) for _, ids in self.frontier.given_up())
-        more = {"given_up_pages": given_up, "kept_links": self.links.standing, "warnings": self.warnings()}
+        more: dict[str, object] = {"given_up_pages": given_up, "kept_links": self.links.standing}
+        if self.admission.scope:
+            more |= {"scope": str(self.admission.scope), "outside_pages": self.frontier.outside()}
+        more["warnings"] = self.warnings()
         return {**self.query.stats(), **more, "lag": lag, "undelivered": undelivered}
 
     def worker_problem(self) -> str | None:

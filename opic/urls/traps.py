@@ -63,6 +63,7 @@ class Verdict(IntEnum):
     PARAMETERS = 6
     FAR_DATE = 7
     CALENDAR = 8
+    OUTSIDE = 9  # Of the crawl's scope, whatever rules and shape say.
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,9 @@ def site_page(path: str) -> WebPage | None:
 @pytest.mark.slow
 def test_crawler_of_the_readme_ends_where_pages_time_out_fail_and_redirect_in_circles(tmp_path: Path) -> None:
     (block,) = fences(ROOT / "README.md", "python")
-    settings = Settings.load(data=tmp_path, host_delay_seconds=0.0, retry_seconds=0.05, max_failures=FAILURES)
+    settings = Settings.load(
+        data=tmp_path, host_delay_seconds=0.0, retry_seconds=0.05, max_failures=FAILURES, scope="127.0.0.1"
+    )
     with website("127.0.0.1", site_page) as site, EmbeddedService(settings) as service, serving(service) as url:
         for words in (README_URL, "https://a.example/", "web.get(url)"):
             assert words in block
@@ -56,6 +58,7 @@ def test_crawler_of_the_readme_ends_where_pages_time_out_fail_and_redirect_in_ci
             assert client.explain(f"{site.url}/private").state == "excluded"
     assert (stats["read_pages"], stats["given_up_pages"]) == (PAGES - 2 * EACH, 2 * EACH)
     assert stats["known_pages"] == 2 * PAGES  # Those of the site, /private, and pages elsewhere.
+    assert stats["outside_pages"] == PAGES - 1
     assert (stats["failures"], stats["reads"]) == (2 * EACH * FAILURES, PAGES - 2 * EACH)
     assert (last.waiting.given_up, last.waiting.retry) == (2 * EACH, 0)
     assert states == ["given_up"] * (2 * EACH) + ["read"] * EACH
