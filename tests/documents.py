@@ -3,12 +3,14 @@
 The rules for a command block (a fence marked `sh`, or `console` with `$ ` before each command):
 
 - `make X`, `opic VERB --flag`, `python FILE` and every path must exist; `git`, `cd` and `export` are taken on trust;
+- a comment `# {…}` below a command is its answer; `…` in it stands for anything;
 - `curl` and the `opic` verbs in RUN_VERBS are run, from the first to the last, against one fresh service, with
   http://127.0.0.1:8080 standing for its address, and each must end well.
 
 Any other command is refused, lest a line stand in a document that nobody ever ran.
 """
 
+import json
 import os
 import re
 import shlex
@@ -22,7 +24,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -123,6 +125,7 @@ class Command:
 
     line: int
     text: str
+    answer: str = ""  # What the document says that it prints, `…` for what differs; empty if it says nothing.
 
     @property
     def calls(self) -> list[list[str]]:
@@ -193,6 +196,8 @@ def commands(path: Path) -> list[Command]:
             else:
                 open_line, text = number, line.removeprefix("$ ").strip()
             if text.startswith("#"):
+                if found and text.startswith("# {"):
+                    found[-1] = replace(found[-1], answer=text.removeprefix("# "))
                 text = ""
             elif text and is_complete(without_comment(text)):
                 found.append(Command(open_line, without_comment(text)))
@@ -292,6 +297,12 @@ def wrong(command: Command, root: Path = ROOT) -> list[str]:
     return [f"line {command.line}: {sentence}" for sentence in found]
 
 
+def printed_as(told: str, printed: str) -> bool:
+    """Whether a command printed what a document says; blanks behind commas and colons do not count."""
+    told, printed = (text.replace(", ", ",").replace(": ", ":").strip() for text in (told, printed))
+    return re.fullmatch(".*".join(map(re.escape, told.split("…"))), printed, re.DOTALL) is not None
+
+
 class ServiceFailed(RuntimeError):
     """The service, or what it takes to ask it, is not there; the message says why."""
 
@@ -348,6 +359,16 @@ class Service:
             time.sleep(POLL_SECONDS)
         raise ServiceFailed(f"not ready after {READY_SECONDS_MAX:g} s, {answer}:\n{self.last_words()}")
 
+    def wait_until_applied(self) -> None:
+        """Return once all accepted events have taken effect."""
+        deadline_s = time.monotonic() + READY_SECONDS_MAX
+        while time.monotonic() < deadline_s:
+            with urllib.request.urlopen(f"{self.url}/v1/stats", timeout=10) as answer:
+                if json.load(answer)["lag"] == 0:
+                    return
+            time.sleep(POLL_SECONDS)
+        raise ServiceFailed(f"events wait after {READY_SECONDS_MAX:g} s:\n{self.last_words()}")
+
     def prepare(self, root: Path = ROOT) -> None:
         """Make a folder to run commands in: the repository as links, and a curl that keeps what it was answered."""
         real_curl = shutil.which("curl")
@@ -365,6 +386,8 @@ class Service:
 
     def run(self, command: Command) -> str | None:
         """Run a command as the README has it, but for the address; return what went wrong, if anything."""
+        if command.answer:
+            self.wait_until_applied()
         text = command.text.replace(README_URL, self.url)
         text = re.sub(r"embedded:[\w./-]+", f"embedded:{self.data}", text).replace(".venv/bin/", "")
         try:
@@ -385,7 +408,9 @@ class Service:
             statuses += re.findall(r"^HTTP/\S+ (\d+)", answer.read_text(), re.MULTILINE)[-1:]
             answer.unlink()
         if done.returncode == 0 and all(status.startswith("2") for status in statuses):
-            return None
+            if not command.answer or printed_as(command.answer, done.stdout):
+                return None
+            return f"line {command.line}: `{command.text}` is said to answer {command.answer}, and does\n{done.stdout}"
         came = f"exit {done.returncode}, HTTP {', '.join(statuses) or 'no answer'}"
         said = f"{done.stdout[-1000:]}{done.stderr[-1000:]}".strip()
         return f"line {command.line}: `{command.text}`: {came}:\n{said}"

@@ -22,6 +22,7 @@ from documents import (
     links,
     opic_help,
     opic_subcommands,
+    printed_as,
     spans,
     wrong,
     wrong_paths,
@@ -37,7 +38,7 @@ from opic.settings import Settings
 from opic.urls.traps import Traps
 
 README = ROOT / "README.md"
-README_LINES_MAX = 165
+README_LINES_MAX = 180
 SCRAPY_SETTINGS = {f"OPIC_{field.name.upper()}" for field in fields(CrawlOptions)}  # Of a Scrapy project.
 GUIDE = sorted((ROOT / "docs/guide").glob("*.md"))
 OTHERS = ("docs/measurements.md", "CONTRIBUTING.md", "deploy/README.md", "benchmarks/README.md", "examples/README.md")
@@ -97,6 +98,24 @@ def test_every_command_exists(path: Path) -> None:
 def test_readme_has_commands_to_run_and_installed_help_is_the_same() -> None:
     assert any(command.runs for command in commands(README))
     assert installed_help() == opic_help()
+
+
+def test_readme_shows_the_answer_of_each_call() -> None:
+    silent = [command for command in commands(README) if "/v1/" in command.text and not command.answer]
+    assert silent == []
+
+
+@pytest.mark.parametrize(
+    ("told", "printed", "same"),
+    [
+        ('{"a": 1, "b": 0.25…}', '{"a":1,"b":0.2512}\n', True),
+        ('{"a": 1, …}', '{"a":1,"b":[2]}', True),
+        ('{"a": 1, …}', '{"a":2,"b":[2]}', False),
+        ('{"a": 1}', '{"a":1,"b":2}', False),
+    ],
+)
+def test_answer_that_differs_from_the_document_is_detected(told: str, printed: str, same: bool) -> None:
+    assert printed_as(told, printed) is same
 
 
 @pytest.mark.parametrize("path", PAGES, ids=relative)
