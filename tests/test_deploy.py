@@ -36,7 +36,7 @@ from opic.store.server import server_problem
 
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = DEPLOY / "Dockerfile"
-ONE_SHOT = ("cluster", "topics")
+ONE_SHOT, BY_HAND = ("cluster", "topics"), ("tools",)  # Those that end by themselves; those that nothing starts.
 # What the service's user may not do.
 REFUSED = """\
 FLUSHALL
@@ -87,10 +87,11 @@ def test_service_has_limits_and_few_rights(name: str) -> None:
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert "privileged" not in service
     assert service["init"] is True
-    assert service["restart"] == ("on-failure" if name in ONE_SHOT else "unless-stopped")
+    assert service["restart"] == ("on-failure" if name in ONE_SHOT else "no" if name in BY_HAND else "unless-stopped")
+    assert ("profiles" in service) == (name in BY_HAND)
     assert re.search(r":v?\d+\.\d+\.\d+$", service["image"]), "an image that is not pinned by version"
     assert all(str(port).startswith("127.0.0.1:") for port in service.get("ports", []))
-    if name not in ONE_SHOT:
+    if name not in ONE_SHOT + BY_HAND:
         assert service["healthcheck"]["test"]
         assert service["deploy"]["resources"]["limits"]["memory"]
     if name != "kafka":  # Its image writes its configuration.
@@ -499,18 +500,19 @@ def _check_rotation(stack: Stack) -> None:
 
 
 def _check_restore(stack: Stack, copy: Path) -> None:
-    """The service's user may not, the administrator may; afterwards all is as it was."""
+    """The service's user may not, and all goes on; the service `tools` may; afterwards all is as it was."""
     before = json.loads(stack.run("opic", "audit", "--json").stdout)
     refused = stack.run("opic", "restore", str(copy), "--replace")
     assert refused.returncode == 2
-    assert "lacks a permission" in refused.stderr
-    own = stack.environment("worker")["OPIC_STORE"]
-    admin = own.replace(f"opic:{SECRETS['STORE_PASSWORD']}@", f"admin:{SECRETS['STORE_ADMIN_PASSWORD']}@")
-    rehearsed = stack.run("opic", "restore", str(copy), "--crawl", "rehearsal", OPIC_STORE=admin)
-    assert rehearsed.returncode == 0, rehearsed.stderr
-    assert json.loads(stack.run("opic", "audit", "--crawl", "rehearsal", "--json").stdout)["conserved"] is True
-    done = stack.run("opic", "restore", str(copy), "--replace", OPIC_STORE=admin)
-    assert done.returncode == 0, done.stderr
+    assert "may not remove keys of the store, and nothing was changed" in refused.stderr
+    assert json.loads(stack.run("opic", "audit", "--json").stdout) == before
+    for words in (["restore", copy, "--crawl", "rehearsal"], ["audit", "--crawl", "rehearsal"]):
+        done = stack.run("opic", *map(str, words), service="tools")
+        assert done.returncode == 0, done.stderr
+    assert "conserved\ttrue" in done.stdout
+    for words in (["crawls", "--delete", "rehearsal"], ["restore", copy, "--replace"]):
+        done = stack.run("opic", *map(str, words), service="tools")
+        assert done.returncode == 0, done.stderr
     after = json.loads(stack.run("opic", "audit", "--json").stdout)
     assert {name: after[name] for name in ("minted", "pages", "virtual", "conserved")} == {
         name: before[name] for name in ("minted", "pages", "virtual", "conserved")

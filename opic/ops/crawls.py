@@ -6,7 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from opic.errors import BadInput, Refused
+from redis.exceptions import NoPermissionError
+
+from opic.errors import BadInput, Refused, StoreError
 from opic.ingest.step_counts import ALIVE_SECONDS, seconds_without_worker
 from opic.replica import Crawl
 from opic.store.connection import Client, store_errors
@@ -61,6 +63,7 @@ def delete_crawl(client: Client, crawl: str, *, force: bool = False) -> int:
     Raises:
         BadInput: the store has no such crawl.
         Refused: a worker of it seems to run.
+        StoreError: this user may not remove keys. Nothing was changed.
     """
     first = Keys(crawl, 0)
     with store_errors():
@@ -74,6 +77,7 @@ def delete_crawl(client: Client, crawl: str, *, force: bool = False) -> int:
             f"a worker of crawl {crawl!r} was there {seconds:.0f} s ago: stop its workers and endpoints first, "
             f"wait {ALIVE_SECONDS:.0f} s if one was killed, or use --force"
         )
+    check_may_remove(client, crawl)
     keys = [Keys(crawl, number) for number in range(int(shards or 1))]
     close_crawl(client, keys, secrets.token_hex(8).encode())
     last = {key.encode() for one in keys for key in (one.meta, one.head)}
@@ -104,6 +108,7 @@ def begin_anew(client: Client, crawl: str, given: Mapping[str, int | bool | str]
         meta = client.hgetall(Keys(crawl, 0).meta)
     removed = 0
     if b"format" not in meta or lost_part(client, crawl, meta, shards) is not None:
+        check_may_remove(client, crawl)
         left = set[bytes]() if b"restoring" in meta else key_names(client, f"opic:{{{crawl}:*")
         remove_keys(client, left)
         removed = len(left)
@@ -122,6 +127,26 @@ def close_crawl(client: Client, shards: Sequence[Keys], token: bytes) -> None:
                 pipe.hdel(keys.head, "forgot")
                 pipe.hset(keys.head, mapping=CLOSED_HEAD)
                 pipe.execute()
+
+
+def check_may_remove(client: Client, crawl: str) -> None:
+    """Find out before anything changes whether this user may remove keys of a crawl.
+
+    Raises:
+        StoreError: it may not, as the service's own user of deploy/users.acl.
+    """
+    key = f"opic:{{{crawl}:0}}:none"  # There is no such key.
+    try:
+        with store_errors():
+            client.delete(key)
+            client.unlink(key)
+    except StoreError as error:
+        if not isinstance(error.__cause__, NoPermissionError):
+            raise
+        raise StoreError(
+            "the user of OPIC_STORE may not remove keys of the store, and nothing was changed: run this as `admin`, as "
+            'docs/operations.md says under "Back up and restore"'
+        ) from error
 
 
 def remove_keys(client: Client, keys: Collection[bytes]) -> None:

@@ -28,7 +28,7 @@ from opic.model.books import Books
 from opic.model.cash import MILLION, CrawlRules
 from opic.ops.backup_check import ShardChecked, audit_of, check_backup, rules_of, summary_of
 from opic.ops.backup_files import LOG_SHARD, SEGMENT, SEGMENTS, file_name, read_manifest, read_values
-from opic.ops.crawls import close_crawl, remove_keys
+from opic.ops.crawls import check_may_remove, close_crawl, remove_keys
 from opic.replica.crawl import Crawl
 from opic.replica.effect import Effect
 from opic.replica.stored_links import LIST_FIELDS, LinkList
@@ -107,8 +107,8 @@ def restore(
             f"this store already has a crawl named {crawl!r}, or a restore into it broke off: use --replace to remove "
             "it, or another --crawl"
         )
-    keys = Keys(crawl, LOG_SHARD)
-    with log_closed(client, keys) as fence:  # First of all: what is accepted from now on must not be lost.
+    check_may_remove(client, crawl)
+    with log_closed(client, keys := Keys(crawl, LOG_SHARD)) as fence:  # First: what comes from now on must not be lost.
         check_server(client)
         make_ready(client)
         manifest, checked = _verified(directory)
