@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 from compose_file import services
-from documents import Command, commands, parse, plain_text, program, spans, wrong_opic
+from documents import Command, anchors, commands, parse, plain_text, program, spans, wrong_opic
 from prometheus_files import ROW, documented, metrics_in, names, rules
 from repository import ROOT
 from test_deploy import SETTINGS
@@ -17,8 +17,17 @@ from opic.store.library import LIBRARY
 PAGE = ROOT / "docs/operations.md"
 TEXT = PAGE.read_text()
 # What an operator has beside opic. Those of Kafka are in its bin directory.
-OTHERS = ("cp", "curl", "docker", "valkey-cli", "kafka-topics.sh", "kafka-configs.sh", "kafka-consumer-groups.sh")
-COMPOSE_VERBS = ("up", "exec", "stop", "kill", "build", "ps", "logs")
+OTHERS = (
+    "cp",
+    "export",
+    "curl",
+    "docker",
+    "valkey-cli",
+    "kafka-topics.sh",
+    "kafka-configs.sh",
+    "kafka-consumer-groups.sh",
+)
+COMPOSE_VERBS = ("up", "run", "exec", "stop", "kill", "build", "ps", "logs")
 
 
 def calls() -> list[list[str]]:
@@ -58,6 +67,21 @@ def test_each_alert_has_its_heading_and_each_heading_its_alert() -> None:
     assert headings("h3", "Alerts") == [rule["alert"] for rule in rules("alert")]
 
 
+def test_each_alert_names_its_section_as_runbook() -> None:
+    for rule in rules("alert"):
+        path, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+        assert ROOT / path == PAGE, rule["alert"]
+        assert anchor == rule["alert"].lower()
+        assert anchor in anchors(PAGE), rule["alert"]
+
+
+def test_page_begins_with_the_first_looks() -> None:
+    assert headings("h2")[0] == "First looks"
+    assert (
+        len([command for command in commands(PAGE) if command.line < TEXT[: TEXT.index("## Deploy")].count("\n")]) == 5
+    )
+
+
 def test_each_command_is_checked_by_a_test() -> None:
     assert [call for call in calls() if program(call) not in ("opic", *OTHERS)] == []
     assert sum(program(call) == "opic" for call in calls()) > 20
@@ -70,6 +94,8 @@ def test_each_opic_command_exists_with_its_flags() -> None:
             ours.append(call)
         elif call[:3] == ["docker", "compose", "exec"]:
             ours.append(call[4:])
+        elif call[:4] == ["docker", "compose", "run", "--rm"] and len(call) > 5:
+            ours.append(["opic", *call[5:]])
     assert [sentence for call in ours for sentence in wrong_opic(call)] == []
 
 
