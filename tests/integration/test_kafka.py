@@ -79,7 +79,7 @@ def test_offsets_committed_to_kafka_are_ignored(kafka: Kafka, valkey: Server, tm
 
 def test_two_workers_share_four_partitions(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
     topic = Topic(kafka, partitions=4)
-    settings = settings_of(kafka, valkey, topic.name)
+    settings = settings_of(kafka, valkey, topic.name, shards=4)
     with workers(settings, tmp_path, 2) as (one, other), opened(settings) as crawl:
         wait_until(lambda: topic.shares() == [2, 2])
         for partition in range(4):
@@ -88,9 +88,9 @@ def test_two_workers_share_four_partitions(kafka: Kafka, valkey: Server, tmp_pat
         other.kill()  # The one that is left takes all.
         topic.put([event(f"http://{p}.example/{p}", "http://x.example/") for p in range(4)], None)
         settle(crawl, topic)
+        wait_until(lambda: crawl.waiting() == 0)
         one.stop()
-        books = crawl.shards[0].books()
-        assert books.reads == 804
+        assert crawl.totals().reads == 804
         assert crawl.audit()[0].conserved
 
 
@@ -98,7 +98,7 @@ def test_worker_without_a_partition_says_so(kafka: Kafka, valkey: Server, tmp_pa
     topic = Topic(kafka)
     settings = settings_of(kafka, valkey, topic.name)
     with workers(settings, tmp_path, 2) as running:
-        wait_until(lambda: any("is on standby" in one.said() for one in running))
+        wait_until(lambda: any("on standby: " in one.said() for one in running))
 
 
 def test_missing_topic_is_named(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:

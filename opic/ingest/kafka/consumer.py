@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from kafka import ConsumerRebalanceListener, TopicPartition
 from kafka import errors as broken
-from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.structs import OffsetAndMetadata
 
 from opic.errors import KafkaRefused, KafkaUnavailable
+from opic.ingest.kafka.assignment import ShardAssignor, workers_at_once
 from opic.ingest.kafka.connection import Client, KafkaCluster, name_of, record_of, throttled
 from opic.ingest.kafka.known_offsets import FirstOffsets
 from opic.ingest.kafka.signatures import Signatures
@@ -34,7 +34,7 @@ CLOSE_SECONDS: Final = 5.0  # For the last commit, and for leaving the group.
 QUIET_SECONDS: Final = 1.0  # After this long without records, check that Kafka answers at all.
 ANSWER_SECONDS: Final = 5.0
 TELL_SECONDS: Final = 60.0  # Minimum time between two log lines about a quota.
-IDLE_SECONDS: Final = 10.0  # Log a warning after this long without a partition.
+IDLE_SECONDS: Final = 10.0  # Say that the worker stands by after this long without a partition.
 SLICE_SECONDS: Final = 0.2  # Waits are divided into slices, to check whether to stop.
 POLL_INTERVAL_SECONDS: Final = 300.0  # Kafka removes a worker that takes longer to process one poll.
 
@@ -44,13 +44,13 @@ def records_a_poll(shards: int) -> int:
     return min(max(RECORDS_A_POLL_MIN, RECORDS_A_SHARD * shards), RECORDS_A_POLL_MAX)
 
 
-def _member(cluster: KafkaCluster, shards: int) -> Client:
+def _member(cluster: KafkaCluster, shards: int, assignor: ShardAssignor) -> Client:
     settings = cluster.settings
     session_ms = round(settings.kafka_session_seconds * 1000)
     return cluster.consumer(
         group_id=cluster.group,
         group_instance_id=settings.kafka_group_instance_id,
-        partition_assignment_strategy=[CooperativeStickyAssignor],
+        partition_assignment_strategy=[assignor],
         session_timeout_ms=session_ms,
         heartbeat_interval_ms=min(3_000, session_ms // 3),
         max_poll_interval_ms=round(POLL_INTERVAL_SECONDS * 1000),
@@ -92,7 +92,8 @@ class KafkaSource:
         self._cluster, self._resume, self._first, self._stopped = cluster, resume, first, stopped
         self._signatures = signatures
         self.group = cluster.group
-        self._consumer = _member(cluster, shards)
+        self._shards, self._assignor = shards, ShardAssignor(shards)
+        self._consumer = _member(cluster, shards, self._assignor)
         self._held: dict[TopicPartition, Taken] = {}  # Returned by `poll`, but not done yet.
         self._new: set[TopicPartition] = set()  # Assigned, but not yet at the store's resume point.
         self._next: dict[TopicPartition, int] = {}  # Offset of the record that the client returns next.
@@ -281,11 +282,14 @@ class KafkaSource:
             self._idle_since = time.monotonic()
         elif time.monotonic() - self._idle_since > IDLE_SECONDS:
             self._idle_since = float("inf")  # Once.
-            log.warning(
-                "no partition of %s is left for this worker, which is on standby: the topic has %d partitions, and the "
-                "group %s as many workers; add partitions to use more workers",
+            busy = workers_at_once(self._partitions, self._shards)
+            log.info(
+                "on standby: the topic %s has %d partition%s, the crawl %d shard%s: they occupy %d worker%s of the "
+                "group %s, and this one takes over when another ends",
                 self._cluster.topic,
-                self._partitions,
+                *_counted(self._partitions),
+                *_counted(self._shards),
+                *_counted(busy),
                 self.group,
             )
 
@@ -308,6 +312,8 @@ class KafkaSource:
                 known.pop(partition, None)
         if gone:
             log.info("%s: %s", "revoked" if commit else "lost", ", ".join(sorted(map(name_of, gone))))
+        if not commit:
+            self._assignor.forget()
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -322,6 +328,10 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
 
     def on_partitions_lost(self, lost: Iterable[TopicPartition]) -> None:
         self._source._revoked(lost, commit=False)  # Another worker has them by now.
+
+
+def _counted(number: int) -> tuple[int, str]:
+    return number, "" if number == 1 else "s"
 
 
 def _offsets(at: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
