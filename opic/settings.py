@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "crawl.events"
 CRAWL: Final = "default"
-SHARDS: Final = 16  # Default for a store that is not embedded.
 PREFIX: Final = "OPIC_"
 # Variables that are no settings: the file of settings, and what our own processes, benchmarks and tests tell children.
 NO_SETTINGS: Final = ("config", "child", "child_log_level", "bench_data", "chaos_seed", "doom")
@@ -55,7 +54,7 @@ class Settings(BaseSettings):
     data: Path = Path("opic-data")
     kafka_bootstrap: str | None = None
     crawl: str = CRAWL
-    shards: Annotated[int, Field(ge=1, le=4096)] | None = None  # The default is `shards_made`.
+    shards: Annotated[int, Field(ge=1, le=4096)] = 1  # Of a new crawl.
 
     kafka_topic: Annotated[
         str, Field(pattern=r"^[A-Za-z0-9._-]{1,240}$", default_factory=lambda given: topic_of(given.get("crawl", "")))
@@ -225,11 +224,6 @@ class Settings(BaseSettings):
         """Whether OPIC_HOST is one of the usual names of this machine's loopback."""
         return self.host in ("127.0.0.1", "::1", "localhost")
 
-    @property
-    def shards_made(self) -> int:
-        """Number of shards of a new crawl: the setting if given, else 1 for an embedded store and 16 otherwise."""
-        return self.shards or (1 if self.embedded else SHARDS)
-
     def data_dir(self) -> Path:
         """Return the directory of the embedded store: that of `embedded:DIR`, or OPIC_DATA."""
         return Path(self.store.removeprefix("embedded:")) if self.store.startswith("embedded:") else self.data
@@ -270,7 +264,7 @@ class Settings(BaseSettings):
             "inflow": self.inflow,
             "virtual": self.virtual,
             "normalize": Normalization.of(self.normalize or "").text,
-            "shards": self.shards_made,
+            "shards": self.shards,
         }
         names = {"damping": "q", "regrant": "regrant_ppm", "history_measures": "measures_max"}
         return {names.get(k, k): v for k, v in rules.items() if k in self.model_fields_set}

@@ -325,7 +325,7 @@ def opened(settings: Settings) -> Iterator[Crawl]:
     """The crawl's store."""
     client = connect(settings.store)
     try:
-        yield Crawl.open(client, settings.crawl, settings.rules_given(), shards=settings.shards_made)
+        yield Crawl.open(client, settings.crawl, settings.rules_given(), shards=settings.shards)
     finally:
         client.close()
 

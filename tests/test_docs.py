@@ -47,7 +47,6 @@ DOCUMENTS = [path for path in repository_files() if path.suffix == ".md"]
 # Defaults that depend on another setting, in the words of the page.
 DEFAULTS_IN_WORDS = {
     "OPIC_KAFKA_TOPIC": "`crawl.events`, of other crawls than `default` `crawl.events.NAME`",
-    "OPIC_SHARDS": "1 embedded, 16 otherwise",
     "OPIC_POLICY": "`exact` where links are kept; else `static`, or `interpolation` under `continuous`",
 }
 

@@ -32,7 +32,6 @@ if [ ! -e "$root/etc/opic/store.env" ]; then
   cat > "$root/etc/opic/opic.env" << END
 OPIC_STORE=redis://opic:$password@127.0.0.1:6379
 OPIC_KAFKA_BOOTSTRAP=127.0.0.1:9092
-OPIC_SHARDS=16
 OPIC_DURABILITY=fsync
 OPIC_API_TOKEN=$(openssl rand -hex 24)
 END

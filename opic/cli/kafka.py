@@ -43,7 +43,7 @@ def topics() -> None:
 def create_topics(
     *,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="Partitions of the topic of crawl events; default 16.")
+        int | None, typer.Option(min=1, help="Partitions of the topic of crawl events; default as many as OPIC_SHARDS.")
     ] = None,
     replication: Annotated[
         int | None,
@@ -56,17 +56,13 @@ def create_topics(
     An existing topic is not changed. If its settings differ from the recommended ones, the differences are printed and
     the exit status is 1.
     """
-    from opic.ingest.kafka.topics import PARTITIONS, create, differences, partition_advice
+    from opic.ingest.kafka.topics import create, differences
 
-    found = chosen.settings()
-    count = partitions or PARTITIONS
     rows: list[dict[str, Any]] = []
-    for plan, before in create(_cluster(found), count, replication):
+    for plan, before in create(_cluster(chosen.settings()), partitions, replication):
         differs = list(differences(plan, before)) if before is not None else []
         verdict = "made" if before is None else "differs" if differs else "there"
         rows.append(_row(plan.name, verdict, before or plan, differs))
-    if (advice := partition_advice(rows[0]["partitions"], found.shards_made)) is not None:
-        print(f"opic: {advice}", file=sys.stderr)
     _print_topics(rows, chosen.as_json)
     if any(row["differs"] for row in rows):
         raise typer.Exit(FOUND_A_PROBLEM)

@@ -177,7 +177,7 @@ def begin_anew(
     if not accept:
         raise BadInput("this gives up what the store has lost: restore a backup, or say --accept-loss")
     with connected(chosen, make=True) as (settings, client):
-        removed = crawls.begin_anew(client, settings.crawl, settings.rules_given(), settings.shards_made)
+        removed = crawls.begin_anew(client, settings.crawl, settings.rules_given(), settings.shards)
     print_fields({"crawl": settings.crawl, "keys_removed": removed})
 
 

@@ -94,7 +94,7 @@ def look(load: Callable[[], Settings]) -> Iterator[Finding]:
 
 
 def _kafka(settings: Settings) -> Iterator[Finding]:
-    """Check the topics. The number of shards is from the settings, because the crawl may not exist yet."""
+    """Check the topics."""
     from opic.ingest.kafka import KafkaCluster, topics
     from opic.ingest.kafka.connection import slow_checksums
 
@@ -118,8 +118,6 @@ def _kafka(settings: Settings) -> Iterator[Finding]:
     else:
         yield Finding("topic", "ok", many)
     yield _kafka_rights(cluster)
-    if (advice := topics.partition_advice(topic.partitions, settings.shards_made)) is not None:
-        yield Finding("partitions", "warn", advice)
     if not topic.config:
         yield Finding("topic", "warn", f"this user may not read the configuration of {topic.name}: DescribeConfigs")
         return
@@ -267,6 +265,23 @@ def _workers(backend: Backend) -> Finding:
     return Finding("workers", "ok", "a worker is there")
 
 
+def _partitions(backend: Backend) -> Iterator[Finding]:
+    """Say how many workers can be busy at once."""
+    if backend.settings.kafka_bootstrap is None:
+        return
+    from opic.ingest.kafka import KafkaCluster
+    from opic.ingest.kafka.assignment import workers_at_once
+
+    cluster, shards = KafkaCluster(backend.settings), len(backend.crawl)
+    with closing(cluster.consumer()) as consumer:
+        partitions = len(cluster.partitions(consumer))
+    busy = workers_at_once(partitions, shards)
+    many = "1 worker is busy at a time" if busy == 1 else f"up to {busy} workers are busy at a time"
+    text = f"partitions: {partitions}, shards: {shards}; {many}, any other stands by"
+    text = f"{text}: Size in docs/operations.md says from which load on more shards pay"
+    yield Finding("partitions", "ok", text)
+
+
 def _lost_events(backend: Backend) -> Iterator[Finding]:
     """Check that the topic still has all that has not taken effect."""
     if backend.settings.kafka_bootstrap is None:
@@ -307,7 +322,7 @@ def _crawl(settings: Settings, url: str, client: Any, log_answers: bool) -> Iter
         made = meta.get(b"format")
         loaded = all(server.function_list(LIBRARY) for server in primaries(client))
     try:
-        check_not_lost(client, settings.crawl, meta, settings.shards_made)
+        check_not_lost(client, settings.crawl, meta, settings.shards)
         KnownCrawls(settings).check(client)
         if settings.kafka_bootstrap is not None and log_answers:
             from opic.ingest.kafka import KafkaCluster
@@ -349,6 +364,7 @@ def _books(backend: Backend, settings: Settings, log_answers: bool) -> Iterator[
         else:
             yield Finding("lag", "ok", f"{lag:,} accepted events are waiting")
         yield from _lost_events(backend)
+        yield from _partitions(backend)
         yield _workers(backend)
     audit, _ = backend.crawl.audit()
     yield _kept_links(backend)

@@ -80,7 +80,7 @@ class Backend:
         asking, appending = (connect(url, retries=n, timeout_seconds=ANSWER_SECONDS) for n in (3, 0))
         known = KnownCrawls(settings)
         known.check(asking)
-        shards = settings.shards_made
+        shards = settings.shards
         durability = Durability(settings.durability, settings.wait_replicas, settings.wait_seconds)
         self.crawl = Crawl.open(
             asking, settings.crawl, settings.rules_given(), create=create, shards=shards, durability=durability,

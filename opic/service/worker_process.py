@@ -69,7 +69,7 @@ class Worker:
             known = KnownCrawls(settings)
             durability = Durability(settings.durability, settings.wait_replicas, settings.wait_seconds)
             crawl = self._patiently(lambda: Crawl.open(
-                self._recognised(known), settings.crawl, settings.rules_given(), shards=settings.shards_made,
+                self._recognised(known), settings.crawl, settings.rules_given(), shards=settings.shards,
                 durability=durability, yields=settings.yields, keep_links=settings.keep_links,
             ))  # fmt: skip
             known.keep(crawl.shards[0].secret)

@@ -5,11 +5,13 @@ directory (`opic.service.known_crawls`), and in Kafka (`opic.ingest.kafka.known_
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 from opic.errors import StoreLost
 from opic.store.connection import Client, ask, store_errors
 from opic.store.keys import Keys
 
+SHARDS_SOUGHT: Final = 16  # At least so many are looked for where the meta does not say how many there are.
 # Fields of a shard's meta by which a process takes a crawl with another secret than the one that it knew.
 RESTORED = b"restored"  # The id of the backup that it came from.
 ANEW = b"anew"  # When an operator accepted the loss of the one before.
@@ -22,11 +24,11 @@ def lost_part(client: Client, crawl: str, meta: Mapping[bytes, bytes], shards: i
         client: of the store.
         crawl: the crawl's name.
         meta: what the first shard's meta holds; empty if there is none.
-        shards: number of shards, where the meta does not say it.
+        shards: number of shards of a new crawl. A lost one may have had more.
     """
     if b"restoring" in meta:  # Opening it says so.
         return None
-    shards = int(meta.get(b"shards", shards))
+    shards = int(meta.get(b"shards", max(shards, SHARDS_SOUGHT)))
     others = ask(client, [["HMGET", Keys(crawl, number).meta, "secret", "restoring"] for number in range(1, shards)])
     if b"format" in meta:
         return _lost_shards(meta, others)

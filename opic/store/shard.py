@@ -36,6 +36,11 @@ SETTING_OF = {
     "normalize": "OPIC_NORMALIZE",
     "shards": "OPIC_SHARDS",
 }
+OTHER_RULES = "leave the setting out, or start a new store"
+MORE_SHARDS = (
+    "leave the setting out. `opic migrate`, which is to change it, is not built yet: until then replay the log into a "
+    "new crawl, with another OPIC_CRAWL"
+)
 
 
 class Shard:
@@ -185,7 +190,7 @@ class Shard:
             if (kept := meta.get(name, "")) != text:
                 raise StoreMismatch(
                     f"{SETTING_OF[name]} is {_as_given(name, text)}, but this store was made with "
-                    f"{_as_given(name, kept)}, which is fixed: leave the setting out, or start a new store"
+                    f"{_as_given(name, kept)}, which is fixed: {MORE_SHARDS if name == 'shards' else OTHER_RULES}"
                 )
         shard = cls(client, keys, _rules(meta), bytes.fromhex(meta["secret"]), int(meta["shards"]))
         shard.restored, shard.era = meta.get("restored", ""), meta.get("era", "")

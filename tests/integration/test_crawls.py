@@ -1,6 +1,7 @@
 """`opic crawls`: lists the crawls of a store, and removes one without touching the others."""
 
 import json
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -9,11 +10,13 @@ from servers import Server
 from typer.testing import CliRunner
 
 from opic.cli.main import app
-from opic.errors import BadInput, Refused, StoreLost
+from opic.errors import BadInput, Refused, StoreLost, StoreMismatch
 from opic.ingest import Writer
 from opic.ingest.step_counts import StepCounts
 from opic.ops.crawls import CrawlSize, crawls_of, delete_crawl
 from opic.replica import Crawl
+from opic.service.backend import Backend
+from opic.settings import Settings
 
 
 def fed(server: Server, name: str, shards: int = 1) -> Crawl:
@@ -50,6 +53,24 @@ def test_missing_crawl_or_one_with_a_live_worker_is_not_deleted(valkey: Server) 
     fed(valkey, "busy")
     counts.tell()
     assert delete_crawl(crawl.client, "busy", force=True)
+
+
+def test_new_crawl_has_one_shard_and_each_keeps_its_number(valkey: Server) -> None:
+    """One that was made with more opens without the setting; another number is refused, with the ways out."""
+
+    def opened(crawl: str, **given: int) -> int:
+        with closing(Backend(Settings.load(store=valkey.url, crawl=crawl, **given), valkey.url)) as backend:
+            return len(backend.crawl)
+
+    fed(valkey, "large", 16)
+    assert [opened("large"), opened("large", shards=16), opened("new"), opened("new", shards=1)] == [16, 16, 1, 1]
+    for crawl, shards, made in (("large", 1, 16), ("large", 4, 16), ("new", 16, 1)):
+        with pytest.raises(
+            StoreMismatch, match=f"OPIC_SHARDS is {shards}, but this store was made with {made}"
+        ) as found:
+            opened(crawl, shards=shards)
+        assert "leave the setting out" in str(found.value)
+        assert "`opic migrate`, which is to change it, is not built yet" in str(found.value)
 
 
 def test_command_lists_and_deletes(valkey: Server) -> None:

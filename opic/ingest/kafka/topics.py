@@ -10,7 +10,6 @@ from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
 from opic.errors import BadInput, SettingsError
 from opic.ingest.kafka.connection import Client, KafkaCluster
 
-PARTITIONS: Final = 16  # The default number of shards: each partition feeds one shard, and up to 16 workers have work.
 RETENTION_MS: Final = 7 * 86_400_000  # Limits what can be read again after a restore; long enough for a weekend.
 DEAD_RETENTION_MS: Final = 30 * 86_400_000  # A person has to look at them.
 DEAD_RETENTION_BYTES: Final = 1 << 30  # However fast they come.
@@ -27,7 +26,7 @@ class TopicSetup:
     config: Mapping[str, str]
 
 
-def wanted(cluster: KafkaCluster, partitions: int = PARTITIONS, replication: int = 1) -> tuple[TopicSetup, TopicSetup]:
+def wanted(cluster: KafkaCluster, partitions: int = 1, replication: int = 1) -> tuple[TopicSetup, TopicSetup]:
     """Return the required configuration of the events topic and of the dead-letter topic.
 
     LogAppendTime makes the broker's clock the records' time, which decides what "now" is for an event: no crawler's
@@ -98,36 +97,31 @@ def differences(want: TopicSetup, found: TopicSetup) -> Iterator[str]:
             yield f"{key}={other}, not {value}"
 
 
-def partition_advice(partitions: int, shards: int) -> str | None:
-    """Explain why a number of partitions is slow for a crawl's number of shards; None if it is not."""
-    if shards % partitions == 0:
-        return None
-    best = min((d for d in range(1, shards + 1) if shards % d == 0), key=lambda d: (abs(d - partitions), -d))
-    return (
-        f"{shards} shards is not a multiple of {partitions} partitions: several workers write to the same shard, and "
-        f"some of their steps conflict; correct, but slower than with {best} partitions"
-    )
-
-
 def create(
-    cluster: KafkaCluster, partitions: int, replication: int | None
+    cluster: KafkaCluster, partitions: int | None, replication: int | None
 ) -> Iterator[tuple[TopicSetup, TopicSetup | None]]:
     """Create missing topics; yield each topic's required configuration, and its actual one if it existed.
+
+    Args:
+        cluster: the cluster for the topics.
+        partitions: of the events topic; None: as many as a new crawl has shards, and any number where it exists.
+        replication: replicas of each partition; None: as many as brokers, up to REPLICATION_MAX.
 
     Raises:
         SettingsError: there are fewer brokers than replicas wanted.
         BadInput: no partitions.
     """
-    if partitions < 1:
+    if partitions is not None and partitions < 1:
         raise BadInput(f"--partitions {partitions}: a topic needs at least one")
     with closing(cluster.admin()) as admin:
         there = brokers(cluster, admin)
         replication = min(there, REPLICATION_MAX) if replication is None else replication
         if not 1 <= replication <= there:
             raise SettingsError(f"--replication {replication}: Kafka at {cluster.where} has only {there} brokers")
-        plans = wanted(cluster, partitions, replication)
-        found = find(cluster, admin, [plan.name for plan in plans])
-        for plan in plans:
+        found = find(cluster, admin, [cluster.topic, cluster.dlq])
+        if partitions is None:
+            partitions = found[cluster.topic].partitions if cluster.topic in found else cluster.settings.shards
+        for plan in wanted(cluster, partitions, replication):
             if plan.name not in found:
                 topic = NewTopic(plan.name, plan.partitions, plan.replication, topic_configs=dict(plan.config))
                 with cluster.errors():
