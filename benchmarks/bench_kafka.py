@@ -13,6 +13,10 @@ and the audit of all shards holds.
 It wants Java and Maven, as the tests do (tests/kafka_server.py), and says so where they are missing.
 
     python benchmarks/bench_kafka.py --pages 100000 --events 40000 --rounds 3
+
+With `--before`, workers of another checkout take turns with ours, in each of the set-ups of one server:
+
+    python benchmarks/bench_kafka.py --before ../before --set-ups '1w 1n 1s,2w 1n 1s' --events 100000 --rounds 3
 """
 
 import argparse
@@ -23,12 +27,12 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from harness import seed_records, write_result
+from harness import commit, seed_records, write_result
 from http_load import Request, wrk
 from workloads import LINKS, REPOSITORY, Crawl
 
@@ -73,12 +77,13 @@ class SetUp:
     fenced: bool = True
     built_in: bool = False  # The events are in the store's log instead of the topic.
     replicas: int = 0  # Of each node; a step waits for them (WAIT).
+    before: bool = False  # The workers are those of the other checkout.
 
     @property
     def name(self) -> str:
         """As it is printed."""
         more = ("" if self.fenced else " unfenced") + (" built-in" if self.built_in else "")
-        more += " wait" if self.replicas else ""
+        more += (" wait" if self.replicas else "") + (" before" if self.before else "")
         return f"{self.workers}w {self.nodes}n {self.shards}s{more}"
 
 
@@ -237,7 +242,7 @@ def idle(topic: Topic) -> bool:
     return sum(before.values()) > 0 and topic.ends() == before
 
 
-def run(set_up: SetUp, kafka: Kafka, cluster: Cluster, log: Log, crawl: str) -> Cost:
+def run(set_up: SetUp, kafka: Kafka, cluster: Cluster, log: Log, crawl: str, root: Path) -> Cost:
     """Let a new crawl read all from the start; return what the middle of it cost."""
     more: dict[str, Any] = {
         "crawl": crawl,
@@ -262,7 +267,8 @@ def run(set_up: SetUp, kafka: Kafka, cluster: Cluster, log: Log, crawl: str) -> 
         workers = []
         for number in range(set_up.workers):
             said = Path(directory) / f"{number}.log"
-            workers.append(WorkerProcess(settings, said, script=None if set_up.fenced else UNFENCED))
+            script = None if set_up.fenced else UNFENCED
+            workers.append(WorkerProcess(settings, said, script=script, root=root))
             stack.callback(workers[-1].kill)
         pids = [[one.process.pid for one in workers], [node.pid for node in cluster.nodes], [kafka._process.pid]]
         began, looks, done = time.monotonic(), [], 0
@@ -326,7 +332,7 @@ def measure(kafka: Kafka, args: argparse.Namespace, set_ups: Sequence[SetUp]) ->
             # A name of its own: what its group has applied is lost otherwise.
             crawl = f"{log.topic.name}.{number}.{nth}"
             with served(one) as cluster:
-                costs[one.name].append(run(one, kafka, cluster, log, crawl))
+                costs[one.name].append(run(one, kafka, cluster, log, crawl, args.before if one.before else REPOSITORY))
             print(f"  round {number + 1}: {one.name}: {costs[one.name][-1].events_per_s:,.0f} events/s", flush=True)
     rows = {}
     for one in set_ups:
@@ -337,7 +343,7 @@ def measure(kafka: Kafka, args: argparse.Namespace, set_ups: Sequence[SetUp]) ->
         rows[one.name]["rounds"] = [round(cost.events_per_s) for cost in found]
         whole = statistics.median(cost.worker_us + cost.server_us + cost.kafka_us for cost in found)
         rows[one.name]["whole_way_us"] = whole + (0.0 if one.built_in else price["publisher_us"] + price["kafka_us"])
-        if (than := RATIOS.get(one.name)) in costs:
+        if (than := replace(one, before=False).name if one.before else RATIOS.get(one.name)) in costs:
             rows[one.name] |= {f"{figure}_ratio": ratio(figure, found, costs[than]) for figure in FIGURES}
             rows[one.name]["ratio_to"] = than
         if BUILT_IN in costs:
@@ -383,14 +389,19 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--post-seconds", type=float, default=10.0, help="posting to an endpoint, which publishes")
     parser.add_argument("--set-ups", default="", help="comma-separated, as printed; all if empty")
+    parser.add_argument("--before", type=Path, help="a checkout whose workers are measured as well")
     parser.add_argument("--result", type=Path, help="where the JSON goes")
     args = parser.parse_args()
     set_ups = [one for one in SET_UPS if not args.set_ups or one.name in args.set_ups.split(",")]
+    if args.before is not None:
+        set_ups += [replace(one, before=True) for one in set_ups if one.nodes == 1 and one.fenced]
     print(f"an event has {LINKS} links, {args.new_share:.0%} to new pages; {PARTITIONS} partitions")
     with Kafka(kafka_or_end()) as kafka:
         found = measure(kafka, args, set_ups)
     print_rows(found["set_ups"])
     about = {"pages": args.pages, "events": args.events, "links": LINKS, "new_share": args.new_share}
+    if args.before is not None:
+        about["before"] = commit(args.before)
     write_result("kafka", about | {"partitions": PARTITIONS} | found, args.result)
     return 0
 

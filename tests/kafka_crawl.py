@@ -216,6 +216,7 @@ class WorkerProcess:
         said: Path,
         *,
         script: Path | None = None,
+        root: Path = ROOT,
         env: Mapping[str, str] | None = None,
         **more: object,
     ) -> None:
@@ -226,7 +227,7 @@ class WorkerProcess:
             self.process = subprocess.Popen(
                 [sys.executable, str(script)] if script else [sys.executable, "-m", "consumers.crawl_events"],
                 env=environment() | own | dict(env or {}),
-                cwd=ROOT,
+                cwd=root,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
