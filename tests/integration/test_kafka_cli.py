@@ -181,7 +181,7 @@ def test_dead_letters_without_kafka_stay_in_the_store(valkey: Server, tmp_path: 
     assert len(json.loads(opic(settings, "dead-letters", "list", "--json").stdout)["dead_letters"]) == 1
 
 
-def test_doctor_checks_kafka(kafka: Kafka, valkey: Server) -> None:
+def test_doctor_checks_kafka(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
     def found(settings: Settings) -> dict[str, tuple[str, str]]:
         return {one.check: (one.verdict, one.found) for one in look(lambda: settings)}
 
@@ -195,7 +195,8 @@ def test_doctor_checks_kafka(kafka: Kafka, valkey: Server) -> None:
     assert "partitions" not in before  # There is no crawl yet.
     for shards, said in ((1, "1 worker is busy at a time"), (6, "up to 2 workers are busy at a time")):
         settings = settings_of(kafka, valkey, topic.name, crawl=f"{topic.name}.{shards}", shards=shards)
-        with opened(settings):
+        with workers(settings, tmp_path) as (worker,):
+            wait_until(worker.ready)
             verdict, text = found(settings)["partitions"]
         assert verdict == "ok"
         assert text.startswith(f"partitions: 4, shards: {shards}; {said}")
