@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from opic.arrays import Uint16s, Uint32s, Uint64s
 from opic.model.cash import Flag
+from opic.model.host_failures import HostFailures
 from opic.model.ledger import Ledger
 from opic.model.ledger_page import LedgerPage
 from opic.replica import Crawl, Replica
@@ -29,6 +30,7 @@ def assert_same(shard: Shard, ledger: Ledger) -> None:
     assert asdict(replica.books) | {"version": 0} == books
     assert replica.series == list(ledger.series)
     assert replica.round_counts == list(ledger.round_counts)
+    assert host_failures(replica) == {host: found for host, found in ledger.host_failures.items() if found.times}
     pages = {page.url: page for page in crawl.pages()}
     assert_same_trust(shard, replica, ledger)
     for page in known(ledger):
@@ -37,6 +39,12 @@ def assert_same(shard: Shard, ledger: Ledger) -> None:
     audit, _ = crawl.audit()
     assert audit.conserved, audit.mismatches
     assert audit == ledger.audit()
+
+
+def host_failures(replica: Replica) -> dict[str, HostFailures]:
+    """Return the hosts with failures in a row."""
+    found = enumerate(replica.hosts.names)
+    return {name: one for number, name in found if (one := replica.host_failures.of(number)).times}
 
 
 def known(ledger: Ledger) -> list[LedgerPage]:

@@ -32,8 +32,8 @@ def export(
 
     kind = format or format_of(file)
     with opened(chosen) as backend, showing_progress(PROGRESS_LINE_SECONDS) as show:
-        failures = backend.settings.max_failures
-        answer = run(backend.query, file, kind, links=links, max_failures=failures, on_progress=show)
+        patience = backend.frontier.politeness.patience
+        answer = run(backend.query, file, kind, links=links, patience=patience, on_progress=show)
     print_answer(answer, chosen.as_json)
 
 

@@ -254,7 +254,7 @@ class Frontier:
         """Yield each shard with its pages that are given up, and neither gone nor excluded."""
         for shard, replica in enumerate(self.crawl.replicas):
             with replica.lock:
-                ids = replica.offers.given_up_pages(self.politeness.max_failures)
+                ids = replica.given_up_pages(self.politeness.patience)
                 ids = ids[(replica.state[ids] & OFFERED_BITS) == Flag.KNOWN]
             yield shard, ids
 

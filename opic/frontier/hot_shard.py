@@ -23,6 +23,7 @@ from opic.frontier.hot_order import LEASED, RETRY, HotOrder
 from opic.frontier.lease_call import LeaseAnswer
 from opic.frontier.requests import FrontierTerms, PolitenessSettings
 from opic.frontier.revisit import RevisitTerms
+from opic.frontier.silent_hosts import SilentHosts
 from opic.model.cash import MILLION
 from opic.replica.effect import Effect
 from opic.replica.replica import Replica
@@ -40,9 +41,9 @@ class ShardColumns:
 
     def __init__(self, replica: Replica, politeness: PolitenessSettings, admission: Admission | None) -> None:
         """Wrap a replica, with the rules that keep pages from being offered; no host has its own terms yet."""
-        self._replica, self._max_failures, self._admission = replica, politeness.max_failures, admission
+        self._replica, self._patience, self._admission = replica, politeness.patience, admission
         self.revisit = RevisitTerms(replica, politeness.revisit_seconds, admission)
-        self.limits = HostLimits(replica)
+        self.limits, self.silent = HostLimits(replica), SilentHosts(replica, self._patience)
 
     def __len__(self) -> int:
         """Return the number of known pages."""
@@ -80,7 +81,9 @@ class ShardColumns:
 
     def given_up(self, ids: Int64s) -> Bools | None:
         """Return a mask of the pages that are given up; None if there are none."""
-        return self._replica.offers.given_up(ids, self._max_failures)
+        pages = self._replica.offers.given_up(ids, self._patience.max_failures)
+        hosts = self.silent.given_up(self._replica.columns.host[ids])
+        return pages if hosts is None else hosts if pages is None else pages | hosts
 
     def due(self, ids: Int64s) -> Float64s | None:
         """Return when pages may be offered: after their last read, and as they were said to; None if at any time."""
@@ -125,7 +128,7 @@ class HotShard:
         self.replica, self.loads = replica, replica.loads
         self.politeness = politeness = terms.politeness
         columns = ShardColumns(replica, politeness, admission)
-        self.revisit, self.limits = columns.revisit, columns.limits
+        self.revisit, self.limits, self.silent = columns.revisit, columns.limits, columns.silent
         self.order = HotOrder(
             columns,
             terms.discovery,
@@ -145,6 +148,8 @@ class HotShard:
         self._calls = 0  # Number of calls whose answers are pending.
         self._fetched: dict[int, tuple[int, float]] = {}  # Pages in the journal since a call began: record, free at.
         self._full: dict[int, float] = {}  # Hosts at their cap of pages in flight: when free apart from it.
+        self._silent: dict[int, float] = {}  # Hosts that fail in a row: until when they rest.
+        self._single: dict[int, bool] = {}  # Hosts with an own delay: whether they have one.
 
     @property
     def is_current(self) -> bool:
@@ -197,9 +202,34 @@ class HotShard:
             self.order.hold(waiting, np.full(len(waiting), until), RETRY)
             self._open_hosts(waiting)
             self.unsure += waiting[: max(UNSURE_MAX - len(self.unsure), 0)].tolist()
+        self._hear_silence(effect)
         if self._calls:
             self._fetched.update((page, (effect.lsn, 0.0)) for page in fetched.tolist())
             self._fetched.update((page, (effect.lsn, until)) for page in waiting.tolist())
+
+    def _hear_silence(self, effect: Effect) -> None:
+        """Let hosts rest whose failures in a row changed, or end their rest."""
+        changed = self.silent.applied(effect)
+        if len(changed):
+            self.order.changed(self.order.pages_of(changed))
+        hosts = effect.failing_host.astype(np.int64)
+        if not len(hosts):
+            return
+        rests = self.silent.rests(hosts)
+        over = [host for host in hosts.tolist() if host not in rests and self._silent.pop(host, None) is not None]
+        for host in over:
+            single = self._single.get(host, self.politeness.host_delay_seconds > 0)
+            self.order.set_single(np.array([host]), single=single)
+        self._rest(dict.fromkeys(over, 0.0))
+        self._silence(rests)
+
+    def _silence(self, rests: dict[int, float]) -> None:
+        """Let hosts rest until these times, and give one page at a time from then on."""
+        if rests:
+            self._silent |= rests
+            hosts = np.array(list(rests), np.int64)
+            self.order.set_single(hosts, single=True)
+            self._rest({host: max(end, float(self.order.host_free[host])) for host, end in rests.items()})
 
     def linked(self, ids: Int64s) -> None:
         """Apply changed in-links."""
@@ -264,12 +294,16 @@ class HotShard:
             for name, end in zip(names, free.tolist(), strict=True)
             if (number := self.replica.hosts.number(name)) is not None
         })  # fmt: skip
+        self._single.clear()
         for name, own in held.politeness.items():
             delay = own.delay_seconds
             if delay is not None and (number := self.replica.hosts.number(name)) is not None:
+                self._single[number] = delay > 0
                 self.order.set_single(np.array([number]), single=delay > 0)
                 if not delay:
                     self._rest({number: 0.0})
+        self._silent.clear()
+        self._silence(self.silent.rests())
         self.order.changed(self.limits.replace(held.limits))
         seconds = {name: found.revisit_seconds for name, found in held.politeness.items()}
         if self.revisit.set_hosts({k: v for k, v in seconds.items() if v is not None}) or not self._loaded:
@@ -313,11 +347,15 @@ class HotShard:
         self.hear_time(now)
         ours = self.now()  # Ahead of the server's time if its clock was set back.
         page_until, leased = np.zeros(len(ids)), np.zeros(len(ids), np.bool_)
-        rests: dict[int, float] = dict.fromkeys(np.unique(hosts[self.order.single[hosts]]).tolist(), 0.0)
+        single = np.unique(hosts[self.order.single[hosts]]).tolist()
+        rests: dict[int, float] = {host: self._silent.get(host, 0.0) for host in single}
         for page in answer.granted:
             page_until[page.place], leased[page.place] = page.until_us / MILLION, True
+            host = int(hosts[page.place])
             if page.delay_seconds:
-                rests[int(hosts[page.place])] = now + page.delay_seconds
+                rests[host] = now + page.delay_seconds
+            if host in self._silent:  # Until an event of the page says whether its host is back.
+                self._full[host], rests[host] = rests[host], page.until_us / MILLION
         for refused in answer.refused:
             until = max(refused.until_us / MILLION, soon)
             if until <= ours:  # Else it would be requested again and again.

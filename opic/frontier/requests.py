@@ -9,6 +9,7 @@ from opic.errors import BadInput
 from opic.frontier.page_keys import GREEDY
 from opic.messages.terms import DEPTH_MAX
 from opic.model.events import crawler_digest
+from opic.model.host_failures import Patience
 from opic.model.page_notes import nearness_of
 from opic.store.back_offs import WAITS_MAX
 from opic.urls.canonical import canonical_host, shown
@@ -41,6 +42,11 @@ class PolitenessSettings:
     revisit_seconds: float = 0.0  # Minimum time from a page's read to its next suggestion; the service's is an hour.
     waits_max: int = WAITS_MAX  # Number of pages of each shard whose back-off and failures are remembered.
     max_failures: int = 0  # Failed fetches in a row after which a page is given up; 0 means never. The service's is 8.
+
+    @property
+    def patience(self) -> Patience:
+        """When pages and hosts are given up."""
+        return Patience(self.max_failures, self.retry_seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from opic.frontier.page_keys import keys_of
 from opic.frontier.requests import FrontierTerms, PolitenessSettings
 from opic.frontier.revisit import RevisitTerms
 from opic.model.cash import DAY_US, MILLION, Flag
+from opic.model.host_failures import RESTS_FROM
 from opic.model.page_notes import GIVEN_UP, failures_of_given_up
 from opic.replica import Crawl, Replica
 from opic.replica.crawl import Place
@@ -40,7 +41,8 @@ class PageStanding:
     revisit_at: float | None  # When it may be offered again after its last read.
     revisit_seconds: float  # The revisit time in effect for it.
     failed_fetches: int  # In a row.
-    given_up: bool  # After so many failed fetches, or by an event.
+    given_up: bool  # After so many failed fetches, or by an event, or because its host is.
+    silence: "HostSilence"  # Of its host.
     not_before: float | None
     priority: float
     host_limit: int | None  # How many pages of its host may be read, if that many were.
@@ -53,10 +55,8 @@ class PageStanding:
         keys, replica, page = crawl.shards[place[0]].keys, crawl.replicas[place[0]], str(place[1])
         time_us, lease, waits, failed, host_free, refusal, polite, asked_for, blocked, limit = crawl.ask([
             ["FCALL_RO", "opic_4_now", 1, keys.leases],
-            ["ZSCORE", keys.leases, page],
-            ["ZSCORE", keys.waits, page],
-            ["HGET", keys.fails, page],
-            ["ZSCORE", keys.hosts, host],
+            ["ZSCORE", keys.leases, page], ["ZSCORE", keys.waits, page],
+            ["HGET", keys.fails, page], ["ZSCORE", keys.hosts, host],
             ["HGET", keys.refusals, field_of(place[1])],
             *(["HGET", key, host] for key in (keys.polite, keys.crawl_delays, keys.blocks, keys.limits)),
         ])  # fmt: skip
@@ -77,13 +77,14 @@ class PageStanding:
         if own.revisit_seconds is not None:
             revisit.set_hosts({host: own.revisit_seconds})
         due, revisit_seconds, failed_fetches, not_before, priority = _terms_of(replica, revisit, place[1])
-        given_up = failed_fetches >= failures_of_given_up(politeness.max_failures)
+        silence, most = _silence_of(replica, host, politeness), failures_of_given_up(politeness.max_failures)
+        given_up = failed_fetches >= most or silence.given_up
         return cls(
             now=now,
             lease_until=_later(lease_until, now),
             waits_until=None if given_up else _later(waits_until, now),
             failures=failures,
-            host_free_at=_later(max(float(host_free or 0) if delay else 0.0, float(blocked or 0)), now),
+            host_free_at=_later(max(float(host_free or 0) if delay else 0.0, float(blocked or 0), silence.until), now),
             delay=delay,
             cap=politeness.host_in_flight if own.in_flight is None else own.in_flight,
             in_flight=_count_of(replica, host, ids_of(leased)),
@@ -92,6 +93,7 @@ class PageStanding:
             revisit_seconds=revisit_seconds,
             failed_fetches=failed_fetches,
             given_up=given_up,
+            silence=silence,
             not_before=_later(not_before, now),
             priority=priority,
             host_limit=int(limit) if limit is not None and _is_full(replica, host, int(limit)) else None,
@@ -105,6 +107,23 @@ def _terms_of(replica: Replica, revisit: RevisitTerms, page: int) -> tuple[float
         due, seconds = (0.0 if found is None else float(found[0]) for found in (revisit.due(ids), revisit.seconds(ids)))
         (failed,), (not_before_us,), (priority,) = (part.tolist() for part in replica.offers.of(ids))
     return due, seconds, failed, not_before_us / MILLION, priority
+
+
+class HostSilence(NamedTuple):
+    """The failures of a host in a row."""
+
+    times: int
+    given_up: bool
+    until: float  # When its rest ends, in Unix seconds; 0 without one.
+
+
+def _silence_of(replica: Replica, host: str, politeness: PolitenessSettings) -> HostSilence:
+    with replica.lock:
+        number = replica.hosts.number(host)
+        rows = replica.host_failures.rows(np.array([] if number is None else [number], np.int64))
+    given_up = bool(politeness.patience.gives_up(*rows).any())
+    until = 0.0 if given_up else float(politeness.patience.rests_until(*rows).max(initial=0.0))
+    return HostSilence(int(rows[0].max(initial=0)), given_up, until)
 
 
 def _count_of(replica: Replica, host: str, ids: Int64s) -> int:
@@ -172,7 +191,12 @@ def against(standing: PageStanding, state: int, cash: int, host: str) -> list[st
         reasons.append("the page is gone: a read, a seed or, after a while, a link brings it back")
     if state & Flag.EXCLUDED:
         reasons.append("its site does not let crawlers read it: a read or a seed of the page ends that")
-    if standing.given_up:
+    if standing.silence.given_up:
+        reasons.append(
+            f"its host {host} is given up: it did not answer {standing.silence.times} times in a row; an answer, "
+            "or a seed of one of its pages, brings it back"
+        )
+    elif standing.given_up:
         times = "its crawler said so" if standing.failed_fetches == GIVEN_UP else f"{standing.failed_fetches} in a row"
         reasons.append(f"it is given up after failed fetches ({times}): a successful fetch or a seed brings it back")
     if not state & Flag.GONE and not (cash > 0 or (cash < 0 and state & Flag.OPEN)):
@@ -195,7 +219,9 @@ def against(standing: PageStanding, state: int, cash: int, host: str) -> list[st
             f"it is not to be offered for another {standing.not_before - now:.1f} s, as an event or seed said"
         )
     if standing.host_free_at is not None:
-        reasons.append(f"its host {host} is delayed for another {standing.host_free_at - now:.1f} s")
+        silent = standing.silence.times
+        why = "is delayed" if silent < RESTS_FROM else f"did not answer {silent} times in a row, and rests"
+        reasons.append(f"its host {host} {why} for another {standing.host_free_at - now:.1f} s")
     if standing.host_limit is not None:
         reasons.append(f"{standing.host_limit:,} pages of its host {host} may be read, and were")
     if standing.cap and standing.in_flight >= standing.cap:

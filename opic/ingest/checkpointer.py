@@ -123,7 +123,7 @@ class Checkpointer:
 
     def _mark_names(self, effect: Effect) -> None:
         rare = effect.host_names or effect.entries or effect.sent or effect.taken or effect.classes is not None
-        rare = rare or effect.trusted is not None or effect.ends_links
+        rare = rare or effect.trusted is not None or effect.ends_links or len(effect.failing_host) > 0
         if rare or COUNTS in effect.offsets:
             self._names_since, self._names_touched = self._names_since or effect.lsn, effect.lsn
 

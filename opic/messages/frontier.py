@@ -44,7 +44,7 @@ class HeldBack(Struct, frozen=True):
     retry: Annotated[int, always("In the back-off after a failed fetch or an expired lease.")] = 0
     not_before: Annotated[int, always("Not to be offered yet, as an event or a seed said.")] = 0
     denied: Annotated[int, always("Not to be fetched: 401, 403, 451, robots.txt, the scope, a rule, a trap.")] = 0
-    given_up: Annotated[int, always("Failed OPIC_MAX_FAILURES times in a row, or given up by an event.")] = 0
+    given_up: Annotated[int, always("After OPIC_MAX_FAILURES failures of the page or its host, or by an event.")] = 0
 
 
 class NextPages(Struct, frozen=True):

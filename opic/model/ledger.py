@@ -18,8 +18,8 @@ after it spent its grants, its cash is negative, and its next read takes back wh
 A page's depth is the least that was seen: an event may give its page's depth, and its links are one deeper than the
 depth given, or than the depth known for the page if none is given. The last metadata, `not_before` and priority given
 for a page, the status of its last event and the links that a read shows, from the first trusted seed on, are kept; its
-failed fetches in a row are counted, up to an event that reports anything else or a seed. With normalization rules, a
-redirect to another name of the page is no read, and `next` hands out the name under which the page answered last.
+failed fetches in a row, and its host's, are counted up to an event that reports anything else or a seed. With
+normalization rules, a redirect to another name is no read, and `next` hands out the name that answered last.
 
 With many shards, each has its own ledger. What a read pays to a page of another shard goes into an outbox and becomes a
 record of the other's log. The shards' accounts with the virtual page add up to its cash. Shard 0 grants, counts rounds.
@@ -48,6 +48,7 @@ from opic.model.cash import (
 from opic.model.classes import NO_ROOM, NO_WEIGHTS, WeightClasses
 from opic.model.event_checks import decode_record
 from opic.model.events import CheckedEvent, EventLimits, Outcome, Record
+from opic.model.host_failures import HostFailures, note_hosts
 from opic.model.ledger_page import LedgerPage
 from opic.model.page_notes import note, one_deeper
 from opic.model.series import ENTRIES_MAX, Entry, entry_due
@@ -68,6 +69,7 @@ class Ledger:
         self.books = Books.genesis(self.rules, shard)
         self.pages: dict[str, LedgerPage] = {}
         self.host_pages = Counter[str]()  # Known pages.
+        self.host_failures: dict[str, HostFailures] = {}  # In a row.
         self.classes = WeightClasses()
         self.shard, self.shards = shard, shards
         self._minted = 0 if shard else self.rules.minted
@@ -93,7 +95,9 @@ class Ledger:
             if self._repeats(record):
                 self.books.repeats += 1
             else:
-                self._decide(decode_record(partition, record, self.limits))
+                event = decode_record(partition, record, self.limits)
+                self._decide(event)
+                note_hosts(self.host_failures, event, record.time_us)
             self.books.time_us = record.time_us
             self.books.check(self._minted)
             if entry_due(self.series[-1], self.books):

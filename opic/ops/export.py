@@ -18,6 +18,7 @@ import msgspec
 
 from opic.errors import BadInput, MissingExtra
 from opic.model.cash import MILLION
+from opic.model.host_failures import NEVER, Patience
 from opic.ops.export_pages import CrawlPicture, MetaCopy, take_picture
 from opic.query.queries import Query
 from opic.temporary_files import temporary_file
@@ -71,7 +72,7 @@ def export(
     format: str,
     *,
     links: bool = False,
-    max_failures: int = 0,
+    patience: Patience = NEVER,
     on_progress: OnProgress = lambda *_: None,
 ) -> dict[str, object]:
     """Export all pages of a crawl as of one position of its journals, while events go on.
@@ -82,7 +83,7 @@ def export(
             in a file of the same name and `.meta.json` otherwise.
         format: one of FORMATS. A name that ends in .gz makes a text format compressed.
         links: also write the links between these pages to `links_path`, as pairs of row numbers from 0.
-        max_failures: failed fetches in a row after which a page is given up; 0 means never.
+        patience: after how many failures in a row a page or a host is given up.
         on_progress: called with the rows written, their number, and a text.
 
     Returns:
@@ -99,7 +100,7 @@ def export(
     paths = [path, *own, *([links_path(path)] if links else [])]
     with temporary_file(*METADATA), MetaCopy(query.crawl) as metas, whole_files(paths) as files:
         on_progress(0, None, "reading the crawl")
-        picture = replace(take_picture(query, metas, links=links), max_failures=max_failures)
+        picture = replace(take_picture(query, metas, links=links), patience=patience)
         about = about_of(picture)
         if format == "cc-ranks":
             counts = _write_hosts(picture, files[0], packed=packed)

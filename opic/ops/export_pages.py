@@ -19,6 +19,7 @@ from opic.arrays import Int64s
 from opic.errors import NotKept, ScanBroken, StoreUnavailable
 from opic.model.cash import CLASS_BITS, Flag
 from opic.model.classes import OTHERS
+from opic.model.host_failures import NEVER, Patience
 from opic.model.page_notes import depth_of, status_of, unpack_meta
 from opic.query.kept_links import NOT_KEPT
 from opic.query.link_pairs import stored_pairs
@@ -99,7 +100,7 @@ class CrawlPicture:
     view: View | None  # None under the static policy.
     rows: Int64s  # By position: the row of the page, -1 for an id that is not known.
     links: Sequence[Iterator[tuple[Int64s, Int64s, Int64s]]]  # By shard, if they were asked for.
-    max_failures: int = 0  # From so many failed fetches in a row on a page is given up; 0: only by an event.
+    patience: Patience = NEVER  # After how many failures in a row a page is given up.
 
     @property
     def pages(self) -> int:
@@ -150,7 +151,7 @@ class CrawlPicture:
             fetched_us = histories.slots.at_us[histories.rows.newest[rows]]
             reads = histories.rows.reads[rows].tolist()
             return {
-                "state": states_of(replica.state[ids], replica.offers.given_up(ids, self.max_failures)),
+                "state": states_of(replica.state[ids], replica.given_up(ids, self.patience)),
                 "cash": replica.cash(ids).tolist(),
                 "reads": reads,
                 "status": list(map(status_of, replica.statuses.of(ids).tolist(), reads)),

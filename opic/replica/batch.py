@@ -24,7 +24,7 @@ from opic.model.transfer import NO_NUMBERS, Transfer
 from opic.replica.batch_page import Amounts, BatchPage, batch_pages
 from opic.replica.effect import NO_DIGEST, Effect, entry_digest, links_digest, pack_bits
 from opic.replica.inputs import Input
-from opic.replica.note_changes import depth_changes, offer_changes, status_changes
+from opic.replica.note_changes import depth_changes, host_changes, offer_changes, status_changes
 from opic.replica.page_lookup import Context, PageLookup, distinct
 from opic.replica.shown_links import FIRST, OTHER, SAME
 from opic.replica.state_changes import StateChanges
@@ -433,6 +433,7 @@ class Batch:
             **self.states.effect_fields(),
             **self.depths.effect_fields(),
             **status_changes(replica.statuses, named, self.events),
+            **host_changes(replica, named, self.events, [one.record.time_us for one in self.inputs]),
             **self.trust.effect_fields(reads[6], named.far_links, self.context.far),
             **self.offers.effect_fields(),
         )

@@ -141,6 +141,8 @@ def pack_names(replica: Replica, first_host: int) -> dict[str, bytes]:
     image["series"] = b"".join(entry.pack() for entry in replica.series)
     if replica.round_counts:
         image["rounds"] = b"".join(entry.pack() for entry in replica.round_counts)
+    if replica.host_failures.used:
+        image["hostfails"] = replica.host_failures.pack(0, len(replica.hosts))
     image["classes"] = replica.classes.pack()
     if replica.trust is not None:
         image["trust"] = pack_weights(replica.trust)
@@ -223,6 +225,8 @@ class Loading:
                 for name in ("series", "rounds")
             )
             replica.classes = WeightClasses.unpack(image.get("classes", b""))
+            if packed := image.get("hostfails"):
+                replica.host_failures.unpack(0, len(replica.hosts), packed)
             if "trust" in image:
                 replica.trust = unpack_weights(image["trust"])
             if "keeping" in image:

@@ -12,7 +12,7 @@ Version 2 adds depths and metadata to the rarely used fields, version 3 trust an
 keeping of links, or says which of them are new: a program that does not know of that must not read on. Version 6 is
 that of a record whose totals have a count of rounds: those of shard 0 of many. Version 7 is that of a record that
 changes when pages are offered: their failures, earliest times, priorities. Statuses of pages are in records of any
-version: a program that does not know of them keeps none, and nothing else depends on them.
+version: a program that does not know of them keeps none, and nothing else depends on them. So are failures of hosts.
 Version 8 is that of a record whose totals have what was forgotten or refused: all, once a page of the shard was.
 Version 9 is that of a record whose URLs are packed in pieces, as those of more than 64 new pages are.
 
@@ -131,6 +131,11 @@ class Effect:
     priority: Float64s = _column("<f8", "p")
     status_page: Uint32s = _column("<u4", "a")  # Pages whose last status changed,
     noted: Uint16s = _column("<u2", "a")  # and the statuses: see `page_table`.
+    # Hosts whose failures in a row changed, and all of them: see `opic.model.host_failures`.
+    failing_host: Uint32s = _column("<u4", "q")
+    failing_times: Uint16s = _column("<u2", "q")
+    failing_first_us: Int64s = _column("<i8", "q")
+    failing_last_us: Int64s = _column("<i8", "q")
     # By page: its new metadata, packed; by ~page: the name under which it answered last. b"" for none.
     metas: Mapping[int, bytes] = field(default_factory=dict)
     forgotten: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))  # Pages that are forgotten.
@@ -275,7 +280,7 @@ def _columns(key: str) -> Columns:
 
 
 SECTIONS: Final = _columns("")
-RARE_ARRAYS: Final = {key: _columns(key) for key in "dpa"}
+RARE_ARRAYS: Final = {key: _columns(key) for key in "dpaq"}
 FAR_ARRAYS: Final = _columns("l")
 HEADER: Final = Struct(f"<4sHHQ{DIGEST_BYTES}sQQQ{len(SECTIONS)}III")
 

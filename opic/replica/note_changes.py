@@ -12,10 +12,12 @@ import numpy as np
 
 from opic.arrays import Float64s, Int64s, Uint8s, Uint16s, Uint32s
 from opic.model.events import CheckedEvent
+from opic.model.host_failures import HostFailures, host_failures_after, says_of_host
 from opic.model.page_notes import failures_after, one_deeper
 from opic.replica.page_lookup import PageLookup, distinct
 from opic.replica.page_offers import PageOffers
 from opic.replica.page_table import PageDepths, PageStatuses
+from opic.replica.replica import Replica
 
 
 def status_changes(statuses: PageStatuses, named: PageLookup, events: Sequence[CheckedEvent]) -> dict[str, Any]:
@@ -27,6 +29,35 @@ def status_changes(statuses: PageStatuses, named: PageLookup, events: Sequence[C
     noted = np.array([last[page] for page in ids.tolist()], np.uint16)
     changed = noted != statuses.of(ids)
     return {"status_page": ids[changed].astype(np.uint32), "noted": noted[changed]}
+
+
+def host_changes(
+    replica: Replica, named: PageLookup, events: Sequence[CheckedEvent], times_us: Sequence[int]
+) -> dict[str, Any]:
+    """Return the fields of an effect: the hosts whose failures in a row a batch changes, event by event.
+
+    `opic.model.ledger` does the same.
+    """
+    table, said = replica.host_failures, list(map(says_of_host, events))
+    if not table.used and True not in said:
+        return {}
+    now: dict[int, HostFailures] = {}
+    for place, failed in enumerate(said):
+        own = named.own[place]
+        if failed is None or (own < 0 and place not in named.seeds):
+            continue
+        ids = np.array((own,) if own >= 0 else named.seeds[place], np.int64)
+        new = ids >= named.first
+        hosts = replica.columns.host[np.where(new, 0, ids)].astype(np.int64)
+        hosts[new] = named.new_hosts[ids[new] - named.first]
+        for host in set(hosts.tolist()):
+            before = now.get(host) or table.of(host)
+            now[host] = host_failures_after(before, failed=failed, time_us=times_us[place])
+    changed = sorted((host, found) for host, found in now.items() if found != table.of(host))
+    columns = zip(*((host, *found) for host, found in changed), strict=True) if changed else ()
+    dtypes = {"host": np.uint32, "times": np.uint16, "first_us": np.int64, "last_us": np.int64}
+    pairs = zip(dtypes.items(), columns, strict=False)
+    return {f"failing_{name}": np.array(column, dtype) for (name, dtype), column in pairs}
 
 
 @dataclass(frozen=True, slots=True)

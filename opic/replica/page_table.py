@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.arrays import Int64s, Uint16s
+from opic.arrays import Bools, Int64s, Uint16s
 from opic.model.compression import compress, decompress
+from opic.model.host_failures import HostFailures, Patience
 from opic.replica.columns import Growing, Undo
 
 Ids = Int64s | NDArray[np.uint32]
@@ -92,6 +93,27 @@ class PageDepths(PageTable):
     def within(self, least: int, pages: int) -> Int64s:
         """Return the ids below `pages` whose nearness is at least `least`, ascending. Costs .3 ms a million pages."""
         return np.flatnonzero(self.nearness[:pages] >= least)
+
+
+class HostFailureTable(PageTable):
+    """Failures of hosts in a row, by number of the host; see `opic.model.host_failures`."""
+
+    NAME = "failures of hosts"
+    RETURNS = True
+    COLUMNS = (("times", "u2"), ("first_us", "i8"), ("last_us", "i8"))
+    times: Uint16s
+    first_us: Int64s
+    last_us: Int64s
+
+    def of(self, host: int) -> HostFailures:
+        """Return the failures of a host."""
+        if host >= len(self.times):
+            return HostFailures()
+        return HostFailures(int(self.times[host]), int(self.first_us[host]), int(self.last_us[host]))
+
+    def given_up(self, patience: Patience) -> Bools:
+        """Return a mask of the hosts that are given up; hosts past its end are not."""
+        return patience.gives_up(self.times, self.first_us, self.last_us)
 
 
 class PageStatuses(PageTable):

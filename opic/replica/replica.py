@@ -21,11 +21,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.arrays import Int64s, Uint8s, Uint32s, Uint64s
+from opic.arrays import Bools, Int64s, Uint8s, Uint32s, Uint64s, values_at
 from opic.errors import StoreUnavailable
 from opic.model.books import Books
 from opic.model.cash import CrawlRules, Flag
 from opic.model.classes import WeightClasses
+from opic.model.host_failures import Patience
 from opic.model.series import ENTRIES_MAX, PACKED, Entry
 from opic.replica.columns import Growing, Undo
 from opic.replica.effect import Effect, Head, unpack_bits
@@ -34,7 +35,7 @@ from opic.replica.hosts import HostTable
 from opic.replica.index import FingerprintIndex
 from opic.replica.page_changes import PageChanges
 from opic.replica.page_offers import PageOffers
-from opic.replica.page_table import PageDepths, PageStatuses, PageTable
+from opic.replica.page_table import HostFailureTable, PageDepths, PageStatuses, PageTable
 from opic.replica.page_yields import PageYields, links_by_read, new_by_read
 from opic.replica.url_tail import UrlTail
 
@@ -110,7 +111,7 @@ class Replica:
         self.yields = PageYields() if self._keeps_yields else None
         self.changes, self.statuses = PageChanges(), PageStatuses()
         self.index = FingerprintIndex()
-        self.hosts = HostTable()
+        self.hosts, self.host_failures = HostTable(), HostFailureTable()
         self.histories = Histories(self.rules)
         self.series: list[Entry] = []
         self.round_counts: list[Entry] = []  # Of the whole crawl, in shard 0 of many.
@@ -140,7 +141,7 @@ class Replica:
         self.hosts.append(effect.host_names)
         self._add_pages(effect)
         self.change_pages(effect, before.undo if before else None)
-        self.take_totals(effect)
+        self.take_totals(effect, before.undo if before else None)
         for effect_listener in self.effect_listeners:
             effect_listener(effect)
         if self.listeners:
@@ -181,8 +182,10 @@ class Replica:
                 undo.keep(owner, name, there)
             column[there] = 0
 
-    def take_totals(self, effect: Effect) -> None:
+    def take_totals(self, effect: Effect, undo: Undo | None = None) -> None:
         """Apply an effect to everything that is not per page."""
+        failing = effect.failing_times, effect.failing_first_us, effect.failing_last_us
+        self.host_failures.put(effect.failing_host, *failing, undo=undo)
         self.books, self.head = copy(effect.books), effect.head
         if effect.entries:  # Builds a new list, so that readers of the old one are not affected.
             new = [Entry(*PACKED.unpack(packed)) for packed in effect.entries]
@@ -326,6 +329,20 @@ class Replica:
         """Return the total history of pages."""
         spent: Int64s = self.histories.rows.spent[self.columns.row[: self.pages][ids]]
         return spent
+
+    def given_up(self, ids: Ids, patience: Patience) -> Bools | None:
+        """Return a mask of the pages that are given up, or whose hosts are; None if nothing ever failed."""
+        pages = self.offers.given_up(ids, patience.max_failures)
+        if not self.host_failures.used:
+            return pages
+        hosts = values_at(self.host_failures.given_up(patience), self.columns.host[ids], False)
+        return hosts if pages is None else pages | hosts
+
+    def given_up_pages(self, patience: Patience) -> Int64s:
+        """Return the pages that are given up, or whose hosts are, ascending."""
+        pages = self.offers.given_up_pages(patience.max_failures)
+        hosts = self.host_failures.given_up(patience)
+        return np.union1d(pages, np.flatnonzero(values_at(hosts, self.host, False))) if hosts.any() else pages
 
     def find(self, fingerprints: Uint64s) -> Int64s:
         """Return the ids of pages by the fingerprints of their URLs, -1 for an unknown page."""

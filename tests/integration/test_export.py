@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from opic.cli.main import app
 from opic.errors import BadInput, NotKept, StoreError
 from opic.model.events import CrawlEvent
+from opic.model.host_failures import Patience
 from opic.ops import export as exports
 from opic.ops import export_pages
 from opic.ops.export import export, links_path, reversed_host
@@ -55,7 +56,7 @@ def test_rows_equal_the_answers_of_the_service(
     monkeypatch.setattr(export_pages, "PAGES_A_BATCH", 3)
     web = crawled(valkey, f"export-{shards}", shards)
     query = asked(web.crawl)
-    told = export(query, tmp_path / "p.parquet", "parquet", max_failures=1)
+    told = export(query, tmp_path / "p.parquet", "parquet", patience=Patience(1))
     rows = rows_of(tmp_path / "p.parquet")
     assert sorted(row["url"] for row in rows) == sorted(PAGES)
     assert told["pages"] == len(PAGES)

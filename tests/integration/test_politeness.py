@@ -73,7 +73,7 @@ def test_cap_lowered_below_the_pages_in_flight_keeps_them_and_leases_no_more(ser
         shown: Any = other.explain(page["url"])
         assert shown["lease_until"] == page["lease_until"]
         in_flight = shown["host_in_flight"]
-        crawl.event(page["url"], status=503)
+        crawl.event(page["url"], status=500)
         if in_flight <= 2:
             break
     assert len(other.next(10)["pages"]) == 1  # type: ignore[arg-type]

@@ -86,7 +86,8 @@ def logs(draw: st.DrawFn) -> list[Record]:
         elif kind == "dead":
             made.append(Record(offset, NOW_US + offset, b"\xff"))
         else:
-            made.append(record(offset, url, status={"gone": 404, "failed": 500}[kind], fetched_at=at, **noted))
+            status = 404 if kind == "gone" else draw(st.sampled_from([0, 500, 503]))
+            made.append(record(offset, url, status=status, fetched_at=at, **noted))
     return made
 
 

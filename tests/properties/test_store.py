@@ -55,7 +55,9 @@ def logs(draw: st.DrawFn) -> list[Record]:
         elif kind == "dead":
             made.append(Record(offset, NOW_US, draw(st.binary(max_size=20))))
         else:
-            status = {"gone": 404, "failed": 500, "excluded": 403}[kind]
+            failed, excluded = draw(st.sampled_from([0, 500, 503])), draw(st.sampled_from([403, 0]))
+            status = {"gone": 404, "failed": failed, "excluded": excluded}[kind]
+            noted = {**noted, "excluded": kind == "excluded"}
             made.append(record(offset, url, status=status, fetched_at=at, give_up=draw(st.booleans()), **noted))
         late_us += draw(seconds) * MILLION
         made[-1] = replace(made[-1], time_us=made[-1].time_us + late_us)
