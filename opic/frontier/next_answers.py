@@ -66,17 +66,19 @@ class NextAnswers:
         policy, shares = self._shares([page.place for leased in granted for page in leased])
         left = iter(shares)
         found: dict[tuple[str, tuple[str, ...], int, bool], dict[str, object]] = {}
-        answers = []
+        at_rest, answers = dict[tuple[str, tuple[str, ...], int, bool], bool](), []
         for request, leased in zip(requests, granted, strict=True):
             scope = request.mode, request.domains, request.nearness, not leased
             if scope not in found:
-                found[scope] = self._waiting(*scope)
+                at_rest[scope], found[scope] = self._waiting(*scope)
             pages = self._pages(leased, [next(left) for _ in leased])
             answers.append({**pages, **found[scope], "policy": policy})
             if self._orders.has_importance and request.mode != "coverage" and request.policy is None:
                 answers[-1]["order"] = "cash" if self._choices.ranking(request.mode, None) is None else "exact"
             if not leased:
-                answers[-1]["retry_after"] = self._retry_after(request, rationed=rationed)
+                seconds = self._retry_after(request, rationed=rationed)
+                # What a crawler has just reported may bring pages.
+                answers[-1]["retry_after"] = seconds if at_rest[scope] else min(seconds, RETRY_SECONDS_PENDING)
         return answers
 
     def _pages(self, leased: Sequence[Leased], shares: Sequence[float | None]) -> dict[str, object]:
@@ -98,18 +100,24 @@ class NextAnswers:
             "retry_after": 0,
         }
 
-    def _waiting(self, mode: str, domains: tuple[str, ...], nearness: int, empty: bool) -> dict[str, object]:
-        """Return `waiting` and `exhausted` of answers to requests of one scope that got no page, or some."""
+    def _waiting(
+        self, mode: str, domains: tuple[str, ...], nearness: int, empty: bool
+    ) -> tuple[bool, dict[str, object]]:
+        """Return `waiting` and `exhausted` of answers to requests of one scope that got no page, or some.
+
+        Before them: whether nothing new is under way; for those that got a page, False.
+        """
         heads = self._crawl.heads()
         waiting = self._choices.waiting(mode, domains, nearness, empty=empty)
         if waiting is None:
-            return NOTHING_WAITS
+            return False, NOTHING_WAITS
         over = empty and not any(count for kind, count in waiting.items() if kind not in FOR_GOOD)
         over = over and not self._hot.turning
         over = over and (
             mode != "coverage" or self._choices.trust.heads == heads
         )  # Newer records may have brought pages.
-        return {"exhausted": over and self._is_at_rest(heads), "waiting": waiting}
+        at_rest = empty and self._is_at_rest(heads)
+        return at_rest, {"exhausted": over and at_rest, "waiting": waiting}
 
     def _is_at_rest(self, heads: Sequence[Head]) -> bool:
         """Return whether nothing that was accepted has yet to take effect, and the replicas show all of it."""
@@ -122,7 +130,7 @@ class NextAnswers:
         """Return the number of seconds until the first of the requested pages may be free."""
         first = self._choices.first_free(request.choice(request.mode), RETRY_SECONDS_MAX)
         if first is None:
-            return RETRY_SECONDS_PENDING if self._pending() else RETRY_SECONDS_DEFAULT
+            return RETRY_SECONDS_DEFAULT
         if rationed:
             first = max(first, RETRY_SECONDS_RATIONED)
         # A recrawl policy offers also pages without cash, of which `first` says nothing.

@@ -1,9 +1,6 @@
 """The endpoint behind a real proxy, and asked by real clients that offer HTTP/2 with each request."""
 
 import json
-import os
-import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +25,7 @@ from raw_http import (
     rest,
 )  # fmt: skip
 from serving import serving_embedded
+from webservers import nginx
 
 pytestmark = pytest.mark.slow
 
@@ -57,25 +55,9 @@ http {{
 @contextmanager
 def behind_nginx(folder: Path, to: int, more: str = "") -> Iterator[int]:
     """The port of an nginx that passes all on to another port."""
-    nginx = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin") or want_tool("nginx", "nginx-light")
     port = free_port()
-    (folder / "nginx.conf").write_text(NGINX.format(port=port, to=to, more=more))
-    command = [nginx, "-p", f"{folder}/", "-c", "nginx.conf", "-e", "error.log"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        wait_until(lambda: accepts(port))
+    with nginx(folder, NGINX.format(port=port, to=to, more=more), port):
         yield port
-    finally:
-        process.terminate()
-        process.wait(WAIT_SECONDS)
-
-
-def accepts(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=WAIT_SECONDS).close()
-    except ConnectionRefusedError:
-        return False
-    return True
 
 
 POST = b"POST /a HTTP/1.1\r\n" + HOST
