@@ -7,7 +7,7 @@ BIN   := .venv/bin
 STAMP := .venv/.made-from-the-lock
 LOCK  := requirements.lock
 # The tests of running services that `make check` has: fetches to answers, with links and without, leases, forgetting.
-QUICK := $(addprefix tests/integration/test_,exact.py forgetting.py frontier.py readme_crawler.py)
+SERVICE_TESTS := $(addprefix tests/integration/test_,exact.py forgetting.py frontier.py readme_crawler.py)
 
 # uv's cache and the repository are often on different file systems, where hard links fail.
 export UV_LINK_MODE ?= copy
@@ -43,7 +43,7 @@ lint: setup ## style and types
 	$(BIN)/mypy
 
 check: lint ## in under two minutes: style, types, unit and property tests, and some with a running service
-	$(BIN)/python -m pytest tests/unit tests/properties tests/test_*.py $(QUICK) -m "not slow" --hypothesis-profile quick \
+	$(BIN)/python -m pytest tests/unit tests/properties tests/test_*.py $(SERVICE_TESTS) -m "not slow" --hypothesis-profile quick \
 	  --numprocesses 2 --dist worksteal
 
 chaos: setup ## break running crawls for MINUTES (1), with SEED, in WORLD, ONLY by actions; figures to RESULT
@@ -62,8 +62,9 @@ bench: setup ## every benchmark, small; results as JSON in benchmarks/results/sm
 	done; \
 	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
-reproduce: setup ## repeat an experiment of a paper: NAME=fig2, DATA=recorded graphs (OUT: results here; RUNS: with errors)
-	$(BIN)/python -m experiments $(or $(NAME),--list) $(if $(DATA),--data $(DATA)) $(if $(OUT),--out $(OUT)) $(if $(RUNS),--runs $(RUNS))
+reproduce: setup ## repeat an experiment of a paper: NAME=fig2, DATA=recorded graphs (OUT: results here; RUNS: with errors; QUICK=1: small)
+	$(BIN)/python -m experiments $(or $(NAME),--list) $(if $(DATA),--data $(DATA)) $(if $(OUT),--out $(OUT)) $(if $(RUNS),--runs $(RUNS)) \
+	  $(if $(QUICK),--quick)
 
 picture: setup ## draw the console's pictures in docs/ anew (wants Chromium)
 	$(BIN)/python tests/browser/picture.py

@@ -1,5 +1,6 @@
 """`python -m experiments NAME`: repeat an experiment of a paper, and print its table beside the paper's figures."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +14,7 @@ from opic.cli.output import print_json, print_rows, printing, showing_progress
 from opic.errors import BadInput, OpicError
 
 WRONG_USAGE = 2
+RECORDED = Path(__file__).parents[1] / "benchmarks" / "results" / "reproduce"
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -77,13 +79,19 @@ def main(
 
 def _list(as_json: bool) -> None:
     rows = [
-        {"name": one.name, "title": one.title, "paper": one.source, "runs": one.recorded}
+        {"name": one.name, "title": one.title, "paper": one.source, "runs": one.recorded, "seconds": _took(one.name)}
         for one in EXPERIMENTS.values()
     ]
     if as_json:
         print_json({"experiments": rows})
     else:
-        print_rows(("name", "title", "paper", "runs"), rows)
+        print_rows(("name", "title", "paper", "runs", "seconds"), rows)
+
+
+def _took(name: str) -> float | None:
+    """Return how long the recorded run of an experiment took; None if there is none."""
+    path = RECORDED / f"{name}.json"
+    return round(float(json.loads(path.read_text())["seconds"]), 1) if path.is_file() else None
 
 
 def _print(result: Result) -> None:

@@ -1,7 +1,7 @@
 """Commands of a crawl: the next pages, leases."""
 
 import sys
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -57,10 +57,17 @@ def next_pages(
     body = without_none({**terms, "mode": mode, "max_depth": max_depth, "policy": policy})
     answer = asked(chosen, "POST", "/v1/next", body=body)
     print_list(("cash", "importance", "lease_until", "lease", "url"), answer, "pages", chosen.as_json)
-    if not answer["pages"] and not chosen.as_json:
-        held = ", ".join(f"{count:,} {kind}" for kind, count in answer["waiting"].items() if count)
-        then = "waiting will bring nothing" if answer["exhausted"] else f"ask again in {answer['retry_after']:g} s"
-        print(f"nothing to crawl now: {then}{f' (held back: {held})' if held else ''}", file=sys.stderr)
+    if not chosen.as_json:
+        _say_why_empty(answer, f"ask again in {answer['retry_after']:g} s")
+
+
+def _say_why_empty(answer: dict[str, Any], then: str) -> None:
+    """Say on stderr why there are no pages, and what to do unless waiting brings none."""
+    if answer["pages"]:
+        return
+    held = ", ".join(f"{count:,} {kind}" for kind, count in answer["waiting"].items() if count)
+    then = "waiting will bring nothing" if answer["exhausted"] else then
+    print(f"nothing to crawl now: {then}{f' (held back: {held})' if held else ''}", file=sys.stderr)
 
 
 @choosing
@@ -102,3 +109,5 @@ def frontier(
     """Print the pages that would be handed out next, without leasing them."""
     answer = asked(chosen, "GET", "/v1/frontier", {"n": n, "domain": domain, "mode": mode})
     print_list(("cash", "importance", "url"), answer, "pages", chosen.as_json)
+    if not chosen.as_json:
+        _say_why_empty(answer, "pages come later")

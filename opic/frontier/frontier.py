@@ -143,7 +143,7 @@ class Frontier:
 
         Returns:
             "pages": in the order of the strategy, each with "url", "host", "cash", "importance" and "fetched_before";
-            "policy", that of importance.
+            "policy", that of importance; "waiting" and "exhausted", as in `next`.
 
         Raises:
             BadInput: a parameter is invalid.
@@ -152,10 +152,10 @@ class Frontier:
         return self.crawl.steadily(lambda: self._peeked(request))
 
     def _peeked(self, request: PagesRequest) -> dict[str, object]:
-        places = self._scheduler.peek(request)
+        places, held = self._scheduler.peek(request)
         policy, shares = self._shares(places)
         if not places:
-            return {"pages": [], "policy": policy}
+            return {"pages": [], "policy": policy, **held}
         rows, urls = self.crawl.rows(places), self.crawl.urls_of(places)
         total = self._scheduler.hot.total(rows.books)
         return {
@@ -173,6 +173,7 @@ class Frontier:
                 if urls[place]  # It was forgotten a moment ago.
             ],
             "policy": policy,
+            **held,
         }
 
     def explain(self, url: str, url_bytes_max: int = URL_BYTES_MAX) -> dict[str, object] | None:

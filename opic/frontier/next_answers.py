@@ -49,6 +49,10 @@ class NextAnswers:
         self._crawl, self._hot, self._choices, self._orders, self._pending = crawl, hot, choices, orders, pending
         self._shares = shares
 
+    def held(self, request: PagesRequest, *, empty: bool) -> dict[str, object]:
+        """Return `waiting` and `exhausted`, as an answer to the request would have them."""
+        return self._waiting(request.mode, request.domains, request.nearness, empty)[1]
+
     def empty(self) -> dict[str, object]:
         """Return the answer to a crawler that has disconnected."""
         return {**self._pages([], []), **NOTHING_WAITS, "policy": self._shares([])[0]}

@@ -78,14 +78,15 @@ class Scheduler:
         with self._lock:
             self.hot.drop()
 
-    def peek(self, request: PagesRequest) -> list[Place]:
-        """Return the places of the pages that would be handed out next."""
+    def peek(self, request: PagesRequest) -> tuple[list[Place], dict[str, object]]:
+        """Return the places of the pages that would be handed out next, and what `NextAnswers.held` says."""
         orders = self._orders.of([request])
         with self._locked():
             self.choices.use(orders)
             self.hot.look()
             picked = self.choices.pick(request.choice(request.mode, request.hosts), request.n)
-        return list(zip(picked.shards.tolist(), picked.ids.tolist(), strict=True))
+            held = self._answers.held(request, empty=not len(picked))
+        return list(zip(picked.shards.tolist(), picked.ids.tolist(), strict=True)), held
 
     def judge(self) -> None:
         """Judge more of the pages that became known, some ten thousand."""

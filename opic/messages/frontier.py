@@ -74,6 +74,8 @@ class Frontier(Struct, frozen=True):
 
     pages: list[FrontierPage]
     as_of: AsOf
+    exhausted: Annotated[bool, always("True if there are no pages, and waiting alone will bring none.")] = False
+    waiting: Annotated[HeldBack, always("As in the answer of /v1/next.")] = HeldBack()
     policy: Annotated[str, always("The policy of importance: the default one.")] = "static"
 
 

@@ -244,6 +244,8 @@ def _links(picture: CrawlPicture) -> CrawlPicture | None:
     """Return the picture with its links, None if the store's are newer already."""
     crawl, links = picture.query.crawl, list[Iterator[tuple[Int64s, Int64s, Int64s]]]()
     if not any(replica.trust is not None for replica in crawl.replicas):
+        if not any(replica.books.reads for replica in crawl.replicas):
+            raise NotKept("no page has been read yet, so there are no links: leave --links out, or come back later")
         raise NotKept(NOT_KEPT)
     for number, (shard, head) in enumerate(zip(crawl.shards, picture.snapshot.heads, strict=True)):
         pairs = stored_pairs(crawl, number, picture.snapshot.starts)

@@ -208,6 +208,9 @@ def test_service_shows_its_scope(tmp_path: Path) -> None:
         stats, found = client.call("GET", "/v1/stats"), client.next(10, mode="discover")
         assert (stats["scope"], stats["outside_pages"]) == ("a.example", 2)
         assert {page.url for page in found.pages} == {"https://www.a.example/", "https://a.example/1"}
+        shown = client.call("GET", "/v1/frontier")
+        assert (shown["pages"], shown["exhausted"]) == ([], False)
+        assert (shown["waiting"]["denied"], shown["waiting"]["leased"]) == (2, 2)
         assert client.explain("https://b.example/").frontier.why_not == ["it is outside the crawl's scope"]
         top = client.call("GET", "/v1/top")
         assert "https://b.example/" in {page["url"] for page in top["pages"]}
