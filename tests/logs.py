@@ -2,16 +2,20 @@
 
 import gzip
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import msgpack
 from hypothesis import strategies as st
 from repository import ROOT
 
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_forgotten, encode_seeds
+from opic.model.packed_events import is_map
 from opic.model.page_notes import DEPTH_MAX
 
+SOME = CrawlEvent("http://a.org/p")
 NOW_US = 1_790_000_000_000_000
 PARTITION = "log/0"
 
@@ -36,6 +40,29 @@ def seeds(
 ) -> Record:
     """A record that makes pages known."""
     return Record(offset, NOW_US + offset, encode_seeds(list(urls), depth, meta, trust, **more), kind="seeds")
+
+
+def array_of(values: Sequence[bytes]) -> bytes:
+    """Return an array of events in MessagePack, also of one or none."""
+    return msgpack.Packer().pack_array_header(len(values)) + b"".join(values)
+
+
+@st.composite
+def some_packed(draw: st.DrawFn, logs: st.SearchStrategy[list[Record]]) -> list[Record]:
+    """A log some of whose events are packed into arrays, good ones beside bad."""
+    log, packed = draw(logs), list[Record]()
+    sizes = iter(draw(st.lists(st.sampled_from([1, 1, 2, 3, 9]), min_size=len(log), max_size=len(log))))
+    at = 0
+    while at < len(log):
+        first, stop = log[at], at + 1
+        if first.kind == "event" and not first.call and (size := next(sizes)) > 1:
+            while stop < min(len(log), at + size) and log[stop].kind == "event" and not log[stop].call:
+                stop += 1
+            values = [one.value for one in log[at:stop]]
+            first = replace(first, value=array_of([one for one in values if is_map(one)] or [encode_crawl_event(SOME)]))
+        packed.append(replace(first, offset=len(packed)))
+        at = stop
+    return packed
 
 
 trusts = st.sampled_from([None, None, 1.0, 0.25, 0.0])

@@ -277,7 +277,7 @@ class _Seen:
     def of(cls, backend: Backend, ends: Positions | None) -> "_Seen":
         """Read the values. All shards are queried together, in a few round trips."""
         crawl, now = backend.crawl, time.time()
-        lag = sum(max(0, end - crawl.resume(partition)) for partition, end in (ends or {}).items())
+        lag = backend.waiting_events(ends or {})
         keys = [shard.keys for shard in crawl.shards]
         questions = (
             [["HGETALL", of.books] for of in keys],

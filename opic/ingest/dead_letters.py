@@ -36,17 +36,24 @@ class Letter:
     value_bytes: int  # Size of the whole value.
     at: float  # Unix seconds when the record was refused.
     replayed: bool = False
+    index: int | None = None  # Of the event in the array that is the record's value; None if the record is the letter.
 
     def shown(self) -> dict[str, object]:
         """Return the letter as a dict for output; bytes of the value that are not UTF-8 are escaped."""
         return {**asdict(self), "value": self.value.decode("utf-8", "backslashreplace")}
 
+    @property
+    def place(self) -> str:
+        """Where it was, as TOPIC/PARTITION@OFFSET, or TOPIC/PARTITION@OFFSET[INDEX] for an event of an array."""
+        index = "" if self.index is None else f"[{self.index}]"
+        return f"{self.topic}/{self.partition}@{self.offset}{index}"
+
     def is_whole(self) -> bool:
         """Return whether it has its whole value, so that it can be published again; log a warning if not."""
         if self.value_bytes > len(self.value):
             log.warning(
-                "%s/%s@%d can't be published again: the dead letter has only the first %s of its %s bytes",
-                self.topic, self.partition, self.offset, f"{len(self.value):,}", f"{self.value_bytes:,}",
+                "%s can't be published again: the dead letter has only the first %s of its %s bytes",
+                self.place, f"{len(self.value):,}", f"{self.value_bytes:,}",
             )  # fmt: skip
             return False
         return True
@@ -96,6 +103,7 @@ def _letter(entry_id: bytes, fields: dict[bytes, bytes], value_bytes_max: int | 
         value[:value_bytes_max],
         int(fields.get(b"opic-value-bytes", len(value))),
         int(entry_id.partition(b"-")[0]) / 1000,
+        index=int(fields[b"opic-index"]) if b"opic-index" in fields else None,
     )
 
 

@@ -92,7 +92,7 @@ class Deliveries:
             transfer = Transfer.unpack(fields[b"v"])
             record = Record(number, transfer.time_us, fields[b"v"], "transfer")
             event = CheckedEvent(Outcome.TRANSFER, transfer=transfer)
-            inputs.append(Input(source_of(at), record, event, previous=fields[b"p"]))
+            inputs.append(Input(source_of(at), record, (event,), previous=fields[b"p"]))
         return inputs
 
     def _trim(self, to: int, sources: Iterable[int], era: bytes) -> None:

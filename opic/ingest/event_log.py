@@ -2,7 +2,7 @@
 
 Like a Kafka partition, it has a name and records with consecutive offsets. An event is accepted once it is in the
 stream and the server has synced its append-only file (`appendfsync always`: one sync for all commands of one event-loop
-iteration).
+iteration). Events that are appended together are packed: an entry has many (`opic.model.packed_events`).
 
 A call with an Idempotency-Key is appended once, even if its values need several appends and the sender dies between
 two of them: the progress of the call is stored in the same function call as the records.
@@ -18,6 +18,7 @@ import msgpack
 from opic.errors import BadInput, BeingRestored, KeyReused, KeysFull, StoreLost
 from opic.ingest.throttle import Throttle
 from opic.model.events import LOG_PARTITION, RECORD_KINDS, EventLimits, Record
+from opic.model.packed_events import packs
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
 from opic.store.server_clock import ServerClock
@@ -69,11 +70,16 @@ class AppendTerms:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A call that the store remembers: the terms by which it was checked, and how many of its values are in the log."""
+    """A call that the store remembers: the terms of its check, and how many of its records are in the log."""
 
     terms: AppendTerms
     done: int
     era: bytes = field(default=ANY_ERA, compare=False)  # Of the log that has them.
+
+    def left(self, values: Sequence[bytes]) -> int:
+        """Return how many of the call's events are not in the log yet, about: records that pack them are counted."""
+        records = list(packs(values))
+        return len(values) * (len(records) - self.done) // max(len(records), 1)
 
 
 class LogPositions(dict[str, int]):
@@ -139,6 +145,7 @@ class EventLog:
         """
         if kind not in RECORD_KINDS:
             raise BadInput(f"a record is of kind {' or '.join(RECORD_KINDS)}, not {kind!r}")
+        values = list(packs(values)) if kind == "event" else values
         end, at, era = self.end() if not values else 0, 0, ANY_ERA
         while at < len(values):
             stop = _stop(values, at)
@@ -192,6 +199,7 @@ class EventLog:
     def remember(self, call: KeyedCall, values: Sequence[bytes], begun: Begun | None, terms: AppendTerms) -> bool:
         """Append the events of a call as `append_once`, but remember one without values too: others are elsewhere."""
         at, remembered, era = begun.done if begun else 0, begun is not None, begun.era if begun else ANY_ERA
+        values = list(packs(values))
         while at < len(values) or not remembered:
             stop = _stop(values, at)
             status, *more = self._append(

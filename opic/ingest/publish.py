@@ -7,9 +7,11 @@
 
 An event is delivered once all in-sync replicas have it. A failed delivery raises an exception from the next `publish`,
 from `flush` or on leaving the block; it is never ignored. The record key is the page's host, so that Kafka keeps a
-host's events in order and in the partition of its shard.
+host's events in order and in the partition of its shard. Events of one partition that are published within
+LINGER_SECONDS share a record, up to 100 of them.
 """
 
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -22,12 +24,23 @@ from opic.ingest.kafka import KafkaCluster
 from opic.ingest.kafka.topic_log import BATCH_BYTES, Producer, Sent
 from opic.model.event_checks import check_event
 from opic.model.events import CrawlEvent, decode_crawl_event, encode_crawl_event
+from opic.model.packed_events import Pack, is_map, pack
 from opic.settings import Settings
 from opic.urls.canonical import host_of
 
-LINGER_SECONDS: Final = 0.02  # How long the client waits for more events to send together.
+LINGER_SECONDS: Final = 0.02  # How long an event waits for more of its partition, to share a record with them.
+CLIENT_LINGER_SECONDS: Final = 0.005  # How long the client waits for more records, to send them in one batch.
 WAITING_MAX: Final = 10_000  # Events sent but not acknowledged; at this limit `publish` waits for the oldest.
 DELIVERY_SECONDS: Final = 120.0  # How long the client retries. The producer is idempotent: no event is sent twice.
+
+
+class _Filling:
+    """The record of a partition that is filled, with the key of its first event and since when it waits."""
+
+    __slots__ = ("key", "pack", "since")
+
+    def __init__(self, key: bytes) -> None:
+        self.key, self.pack, self.since = key, Pack(), time.monotonic()
 
 
 class Publisher(AbstractContextManager["Publisher"]):
@@ -57,12 +70,19 @@ class Publisher(AbstractContextManager["Publisher"]):
         self._topic, self._limits = cluster.topic, settings.limits()
         self._producer = Producer(
             cluster,
-            linger_ms=round(LINGER_SECONDS * 1000),
+            linger_ms=round(CLIENT_LINGER_SECONDS * 1000),
             batch_size=BATCH_BYTES,
             delivery_timeout_ms=round(DELIVERY_SECONDS * 1000),
         )
-        self._waiting: deque[Sent] = deque()
+        self._waiting: deque[tuple[Sent, int]] = deque()  # Records in flight, each with the number of its events,
+        self._in_flight = 0  # and how many events they have.
         self.delivered = 0
+        self._lock = threading.RLock()  # Of all that follows, and of the records in flight.
+        self._filling: dict[int | None, _Filling] = {}  # By partition.
+        self._failed: Exception | None = None  # Of the thread that sends what has lingered.
+        self._filled, self._closed = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._send_lingering, name="opic-publisher", daemon=True)
+        self._thread.start()
 
     def publish(
         self,
@@ -103,26 +123,66 @@ class Publisher(AbstractContextManager["Publisher"]):
     def send(self, event: CrawlEvent) -> None:
         """Send one crawl event given as an object; see `publish`."""
         checked = check_event(event, time.time_ns() // 1000, self._limits)
-        self._send(encode_crawl_event(event), host_of(checked.url))
+        self._send(encode_crawl_event(event), host_of(checked.url), len(event.links))
 
     def send_encoded(self, value: bytes) -> None:
         """Send one crawl event already encoded as JSON or MessagePack; see `publish`."""
-        checked = check_event(decode_crawl_event(value), time.time_ns() // 1000, self._limits)
-        self._send(value, host_of(checked.url))
+        event = decode_crawl_event(value)
+        checked = check_event(event, time.time_ns() // 1000, self._limits)
+        self._send(value if is_map(value) else encode_crawl_event(event), host_of(checked.url), len(event.links))
 
-    def _send(self, value: bytes, host: str) -> None:
-        self._reap(wait=len(self._waiting) >= WAITING_MAX)
-        self._waiting.append(self._producer.send(self._topic, value, host.encode()))
+    def _send(self, value: bytes, host: str, links: int) -> None:
+        key = host.encode()
+        with self._lock:
+            self._raise_failure()
+            self._reap(wait=self._in_flight >= WAITING_MAX)
+            partition = self._producer.partition(self._topic, key)
+            filling = self._filling.get(partition)
+            if filling is not None and not filling.pack.fits(value, links):
+                self._send_filled(partition)
+                filling = None
+            if filling is None:
+                filling = self._filling[partition] = _Filling(key)
+                self._filled.set()
+            filling.pack.add(value, links)
+            if filling.pack.full:
+                self._send_filled(partition)
+
+    def _send_filled(self, partition: int | None) -> None:
+        filled = self._filling.pop(partition)
+        values = filled.pack.values
+        self._waiting.append((self._producer.send(self._topic, pack(values), filled.key), len(values)))
+        self._in_flight += len(values)
+
+    def _send_lingering(self) -> None:
+        """Send records that are not full but have waited for LINGER_SECONDS, in a thread of its own."""
+        while not self._closed.is_set():
+            self._filled.wait()
+            self._closed.wait(LINGER_SECONDS / 2)
+            with self._lock:
+                due = time.monotonic() - LINGER_SECONDS / 2
+                try:
+                    for partition in [at for at, filling in self._filling.items() if filling.since <= due]:
+                        self._send_filled(partition)
+                except Exception as error:  # noqa: BLE001 - raised by the next call
+                    self._failed = error
+                if not self._filling and not self._closed.is_set():
+                    self._filled.clear()
+
+    def _raise_failure(self) -> None:
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
 
     def _reap(self, *, wait: bool) -> None:
         """Collect acknowledgements; if `wait` is set, wait for the oldest."""
         waiting = self._waiting
-        while waiting and (wait or waiting[0].future.is_done):
-            if not waiting[0].future.succeeded():
-                self._producer.wait([waiting.popleft()], DELIVERY_SECONDS)
-            else:
-                waiting.popleft()
-            self.delivered += 1
+        while waiting and (wait or waiting[0][0].future.is_done):
+            sent, events = waiting.popleft()
+            self._in_flight -= events
+            if not sent.future.succeeded():
+                self._producer.wait([sent], DELIVERY_SECONDS)
+            self.delivered += events
             wait = False
 
     def flush(self) -> int:
@@ -131,8 +191,12 @@ class Publisher(AbstractContextManager["Publisher"]):
         Raises:
             KafkaUnavailable: some events were not delivered.
         """
-        while self._waiting:
-            self._reap(wait=True)
+        with self._lock:
+            self._raise_failure()
+            for partition in list(self._filling):
+                self._send_filled(partition)
+            while self._waiting:
+                self._reap(wait=True)
         return self.delivered
 
     def close(self) -> None:
@@ -140,14 +204,22 @@ class Publisher(AbstractContextManager["Publisher"]):
         try:
             self.flush()
         finally:
-            self._producer.close()
+            self._end()
+
+    def _end(self) -> None:
+        self._closed.set()
+        self._filled.set()
+        self._thread.join()
+        self._producer.close()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Deliver the remaining events, unless the block raised an exception, and close."""
         if error is None:
             self.close()
         else:
-            self._producer.close()
+            with self._lock:
+                self._filling.clear()
+            self._end()
 
 
 __all__ = ["CrawlEvent", "Publisher"]

@@ -286,6 +286,8 @@ class ShardWriter:
         self._next |= sent.batch.offsets
         self._known |= sent.batch.offsets
         self._steps.confirm()
+        for one in sent.batch.inputs:
+            one.events = None  # They are not needed again, and those of a whole poll would take much memory.
         if sent.trim is not None:
             self._take_trim(sent.trim, line)
         if sent.written:

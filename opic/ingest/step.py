@@ -9,6 +9,7 @@ import msgpack
 from opic.model.books import Books
 from opic.model.cash import DAY_US, MILLION
 from opic.model.events import KeptLimits, page_of
+from opic.model.transfer import is_own
 from opic.replica.batch import Batch
 from opic.replica.effect import Head
 from opic.store.keys import Keys
@@ -30,6 +31,8 @@ class Step:
     links_refused: int = 0  # Links to further pages of full hosts.
     unknown: Sequence[str] = ()  # Names of fields that were ignored, up to a few of each event.
     refused: Sequence[tuple[str, str]] = ()  # Pages whose events became dead letters, each with the reason.
+    log_records: int = 0  # Records of the log that begin in it,
+    log_events: int = 0  # and the events of the log that are in it.
 
     @classmethod
     def of(cls, batch: Batch, seconds: float, round_trips: int) -> "Step":
@@ -45,6 +48,8 @@ class Step:
             sum(batch.named.refused.values()),
             [name for event in events for name in event.unknown],
             _refused(batch),
+            sum(not item.number for item in batch.items if not is_own(item.partition)),
+            sum(not is_own(item.partition) for item in batch.items),
         )
 
 
@@ -113,7 +118,7 @@ def _senders(batch: Batch) -> list[int | bytes]:
     """Return for each fetch when it was made, or reported if earlier, and a digest of its crawler's name."""
     return [
         term
-        for item, event, repeat in zip(batch.inputs, batch.events, batch.repeats, strict=True)
+        for item, event, repeat in zip(batch.items, batch.events, batch.repeats, strict=True)
         if event.url and not repeat
         for term in (min(event.at_us, item.record.time_us), event.crawler)
     ]
@@ -133,7 +138,7 @@ def _waits_asked(batch: Batch) -> list[float]:
 def _refused(batch: Batch) -> list[tuple[str, str]]:
     """Return the pages whose events became dead letters, as far as these name one, each with the reason."""
     found = []
-    for reason, value in zip(batch.letters[::5], batch.letters[3::5], strict=True):
+    for reason, value in zip(batch.letters[::6], batch.letters[4::6], strict=True):
         if isinstance(value, bytes) and (page := page_of(value, batch.named.context.limits)) is not None:
             found.append((page, str(reason)))
     return found

@@ -25,6 +25,9 @@ WORKER_AT: Final = "worker_at"  # Field: when a worker was there, in Unix second
 STEP_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 STEP_EVENTS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000)
 EVENTS: Final = "events:"  # Prefix of the fields of the events histogram; that of seconds is older and has no prefix.
+# Fields: records of the log that a worker took last, and their events.
+LAST_RECORDS: Final = "last_records"
+LAST_EVENTS: Final = "last_events"
 UNKNOWN: Final = "unknown:"  # Prefix of the counts of unknown fields, by the nearest known name.
 PLAIN: Final = ("links", "cached", "round_trips", "links_left_out", "links_refused")  # Counts of `Step`, and fields.
 NEAREST: Final = (*EVENT_FIELDS, "none")
@@ -42,6 +45,7 @@ class StepCounts:
         """Start with nothing to write."""
         self._shard = shard
         self._new: dict[str, int] = {}
+        self._last = 0, 0  # Records of the log, and their events.
         self._told, self._marked = time.monotonic(), float("-inf")
 
     def add(self, step: Step) -> None:
@@ -55,6 +59,8 @@ class StepCounts:
             *((UNKNOWN + _nearest(name), 1) for name in step.unknown),
         ):
             self._new[name] = self._new.get(name, 0) + count
+        records, events = self._last
+        self._last = records + step.log_records, events + step.log_events
 
     def tell(self, *, now: bool = False) -> None:
         """Write new counts to the store, at most once a second unless `now` is set; and that a worker is there."""
@@ -67,8 +73,12 @@ class StepCounts:
                 self._marked = time.monotonic()
             for name, count in self._new.items():
                 pipe.hincrby(self._shard.keys.metrics, name, count)
+            if all(self._last):
+                pipe.hset(
+                    self._shard.keys.metrics, mapping=dict(zip((LAST_RECORDS, LAST_EVENTS), self._last, strict=True))
+                )
             pipe.execute()
-        self._new, self._told = {}, time.monotonic()
+        self._new, self._last, self._told = {}, (0, 0), time.monotonic()
 
     def end(self) -> None:
         """Write the last counts, and that this worker has ended; another one says soon that it is there."""
@@ -90,6 +100,17 @@ def seconds_without_worker(client: Client, keys: Keys) -> float | None:
     with store_errors():
         worker_at = client.hget(keys.metrics, WORKER_AT)
     return None if worker_at is None else max(time.time() - int(worker_at), 0.0)
+
+
+def events_a_record(shard: Shard) -> float:
+    """Return the mean number of events in the records of the log that a worker took last; 1 if none did.
+
+    Args:
+        shard: the crawl's first.
+    """
+    with store_errors():
+        records, events = shard.client.hmget(shard.keys.metrics, LAST_RECORDS, LAST_EVENTS)
+    return int(events) / int(records) if records and events else 1.0
 
 
 @dataclass(frozen=True, slots=True)

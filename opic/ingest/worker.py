@@ -17,20 +17,18 @@ from opic.ingest.checkpointer import PURGE_SECONDS_MAX
 from opic.ingest.event_log import EventLog
 from opic.ingest.outage import Outage
 from opic.ingest.step_counts import StepCounts
-from opic.ingest.writer import Taken
+from opic.ingest.writer import EVENTS_A_SHARD, Taken
 from opic.model.events import EVENT_FIELDS
 from opic.urls.canonical import shown
 
 log = logging.getLogger("opic.ingest")
 
 RECORDS_A_READ = 2_000
-# Of a poll, and of several partitions that are applied together: whole steps, large deliveries (decision 0029).
-RECORDS_A_SHARD = 600
 IDLE_SECONDS = 0.5  # Longest wait for a record before the loop checks whether to stop.
 COMPARE_SECONDS = 2.0  # Minimum time between comparisons of all positions with the store's.
 PURGE_IDLE_SECONDS = 1.0  # URLs of forgotten pages are purged so long after the last was forgotten, if it is idle then.
-GATHER_SECONDS = 0.01  # Time from one step to the next while few records come: those of this time share a step,
-FEW_RECORDS = 32  # whose cost hardly depends on their number, for the worker and for the readers of the journal.
+GATHER_SECONDS = 0.01  # Time from one step to the next while few events come: those of this time share a step,
+FEW_EVENTS = 32  # whose cost hardly depends on their number, for the worker and for the readers of the journal.
 DELIVER_SHARE = 0.2  # Of a worker's time, the most that deliveries take while there are records to process:
 DELIVER_SECONDS, DELIVER_SECONDS_MAX = 0.1, 1.0  # the pause between two is so long, within these limits.
 BACKOFF_FIRST_SECONDS = 0.1
@@ -235,7 +233,7 @@ class _Loop:
         tally: StepCounts | None,
     ) -> None:
         self.watch, self._source, self._full, self._tally = watch, source, full, tally
-        self._records_max = RECORDS_A_SHARD * len(writer.stores)
+        self._events_max = EVENTS_A_SHARD * len(writer.stores)
         self._courier, self._positions = _Courier(writer, source, watch), _Positions(writer, source)
         self._oddities = _Oddities(writer)
         self._next_step = 0.0  # When the next step may begin, monotonic.
@@ -248,7 +246,7 @@ class _Loop:
         time.sleep(max(self._next_step - time.monotonic(), 0.0))
         batches, began = self._source.poll(IDLE_SECONDS), time.monotonic()
         self._check_room()
-        for some in _together(batches, self._records_max):
+        for some in _together(batches, self._events_max):
             for taken in self._positions.apply(some, self._stepped):
                 self._source.done(taken)
                 self.watch.took(taken)
@@ -256,7 +254,7 @@ class _Loop:
                 break
         if not batches:
             self._courier.carry(idle=True)
-        elif sum(len(taken.records) for taken in batches) < FEW_RECORDS:
+        elif sum(taken.rough_events for taken in batches) < FEW_EVENTS:
             self._next_step = began + GATHER_SECONDS
 
     def _stepped(self, step: Step) -> None:
@@ -271,15 +269,15 @@ class _Loop:
             raise DiskFull(reason)
 
 
-def _together(batches: Sequence[Taken], records_max: int) -> Iterator[list[Taken]]:
-    """Yield them in groups of no more records than this, or one by one where they have more."""
-    group, records = list[Taken](), 0
+def _together(batches: Sequence[Taken], events_max: int) -> Iterator[list[Taken]]:
+    """Yield them in groups of no more events than this, or one by one where they have more."""
+    group, events = list[Taken](), 0
     for taken in batches:
-        if group and records + len(taken.records) > records_max:
+        if group and events + taken.rough_events > events_max:
             yield group
-            group, records = [], 0
+            group, events = [], 0
         group.append(taken)
-        records += len(taken.records)
+        events += taken.rough_events
     if group:
         yield group
 

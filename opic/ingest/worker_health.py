@@ -94,8 +94,8 @@ class Health(HealthAnswers, WorkerWatch):
         self._misses.inc(step.links - step.cached)
 
     def took(self, taken: Taken) -> None:
-        """Count records."""
-        self._events.labels(taken.partition).inc(len(taken.records))
+        """Count the events of records."""
+        self._events.labels(taken.partition).inc(taken.rough_events)
 
     def delivered(self, entries: int) -> None:
         """Count deliveries between shards."""

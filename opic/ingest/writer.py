@@ -24,7 +24,7 @@ from opic.ingest.step import Step
 from opic.model.books import Books
 from opic.model.classes import NO_ROOM, NO_WEIGHTS, WeightClasses
 from opic.model.crawl_books import payout_due, room_for
-from opic.model.event_checks import decode_record
+from opic.model.event_checks import decode_events
 from opic.model.events import CheckedEvent, EventLimits, KeptLimits, Outcome, Record
 from opic.model.rounds import RoundCount
 from opic.model.transfer import COUNTS, GRANTS, SWEEP, source_of
@@ -40,6 +40,8 @@ from opic.urls.canonical import host_of, shard_of
 log = logging.getLogger("opic.ingest")
 
 PAUSED_SECONDS: Final = 0.02  # Retry interval of deliveries while a backup holds them.
+# Events that many shards take at once: whole steps, large deliveries (decision 0029).
+EVENTS_A_SHARD: Final = 600
 
 
 def routed(event: CheckedEvent, home: int, shards: int) -> Iterator[tuple[int, CheckedEvent]]:
@@ -78,6 +80,11 @@ class Taken:
     records: Sequence[Record]
     since: int
     end: int
+
+    @property
+    def rough_events(self) -> int:
+        """How many events they have; of arrays in JSON, an estimate."""
+        return sum(record.rough_events() for record in self.records)
 
     @property
     def gap(self) -> int:
@@ -222,7 +229,7 @@ class Writer:
                 self._skip(taken.partition, taken.gap, taken.end)
 
     def _apply_all(self, takings: Sequence[Taken], on_step: Callable[[Step], object]) -> None:
-        young = sum(len(taken.records) for taken in takings) > sum(store.replica.books.reads for store in self.stores)
+        young = sum(taken.rough_events for taken in takings) > sum(store.replica.books.reads for store in self.stores)
         defines = any(record.kind == "classes" for taken in takings for record in taken.records)
         if len(self.stores) == 1 or len(takings) == 1 or young or defines:
             for taken in takings:
@@ -238,14 +245,20 @@ class Writer:
             self.stores[0].shard.barrier()
 
     def _portions(self, records: Sequence[Record]) -> Iterator[Sequence[Record]]:
-        """Yield records in portions that are not larger than the crawl so far, and deliver between two of them.
+        """Yield records in portions with no more events than the crawl so far, and deliver between two of them.
 
         At the beginning of a crawl, shards would else read their pages before they know those that others link to.
+        Later a portion is as much as is decoded at once.
         """
         size, at = max(sum(store.replica.books.reads for store in self.stores), 1), 0
         while at < len(records):
-            yield records[at : at + size]
-            at, size = at + size, 2 * size
+            stop, events = at, 0
+            most = min(size, EVENTS_A_SHARD * len(self.stores))
+            while stop < len(records) and (stop == at or events + records[stop].rough_events() <= most):
+                events += records[stop].rough_events()
+                stop += 1
+            yield records[at:stop]
+            at, size = stop, 2 * size
             if at < len(records):
                 with suppress(DeliveryPaused):  # By a backup. They are delivered later.
                     self.deliver()
@@ -262,9 +275,14 @@ class Writer:
             ends = rests_on[partition] = {}
             home = self.crawl.home(partition).number
             for record in taken.records:
-                event = decode_record(partition, record, self.limits)
-                for shard, part in [(0, event)] if defines else routed(event, home, len(self.stores)):
-                    parts.setdefault(shard, []).append(Input(partition, record, part))
+                by_shard: dict[int, tuple[list[CheckedEvent], list[int]]] = {}
+                for index, event in enumerate(decode_events(partition, record, self.limits)):
+                    for shard, part in [(0, event)] if defines else routed(event, home, len(self.stores)):
+                        events, indexes = by_shard.setdefault(shard, ([], []))
+                        events.append(part)
+                        indexes.append(index)
+                for shard, (events, indexes) in by_shard.items():
+                    parts.setdefault(shard, []).append(Input(partition, record, events, indexes))
                     ends[shard] = record.offset + 1
         try:
             for shard in sorted(parts):
@@ -327,7 +345,7 @@ class Writer:
                 self._spread()
                 self.stores[0].look()
                 latest = self.stores[0].replica.classes
-                placed = replace(one, event=self._placed(one.decoded(self.limits), latest))
+                placed = replace(one, events=[self._placed(event, latest) for event in one.decoded(self.limits)])
                 try:
                     self._take(0, [placed], on_step)
                     break

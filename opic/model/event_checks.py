@@ -16,9 +16,13 @@ from opic.errors import BadEvent, BadInput, BadUrl
 from opic.model.cash import DAY_US, MILLION
 from opic.model.classes import decode_change
 from opic.model.events import (
+    CALL_INDEX_BYTES,
+    CALL_KEY_BYTES,
     CLASSIFIED_MAX,
     FORGOTTEN_MAX,
     LOG_PARTITION,
+    PACKED_EVENTS_MAX,
+    PACKED_LINKS_MAX,
     RECORD_KINDS,
     SCHEMA_VERSION,
     TIME_MAX_US,
@@ -31,9 +35,12 @@ from opic.model.events import (
     SeedList,
     crawler_digest,
     decode_any_event,
+    decode_array,
     decode_crawl_event,
     decode_seeds,
+    split_array,
 )
+from opic.model.packed_events import array_length, is_array
 from opic.model.page_notes import check_priority, nearness_of, noted_status, pack_meta
 from opic.model.rounds import RoundCount
 from opic.model.transfer import Transfer, is_own
@@ -224,6 +231,64 @@ def decode_record(partition: str, record: Record, limits: EventLimits) -> Checke
         return replace(checked, unknown=unknown) if unknown else checked
     except (BadInput, msgspec.DecodeError, UnicodeDecodeError) as error:
         return CheckedEvent(Outcome.DEAD, reason=str(error))
+
+
+def decode_events(partition: str, record: Record, limits: EventLimits) -> Sequence[CheckedEvent]:
+    """Decode and check the events of a record, one or an array; see `decode_record`.
+
+    A bad event of an array becomes a dead letter, with its own value. An array as a whole does if it is not
+    well-formed, is empty, or is over the limits of a record.
+    """
+    if is_own(partition) or not record.packed:
+        return (decode_record(partition, record, limits),)
+    try:
+        return _decode_array(partition, record, limits)
+    except BadEvent as error:
+        return (CheckedEvent(Outcome.DEAD, reason=str(error)),)
+
+
+def _decode_array(partition: str, record: Record, limits: EventLimits) -> list[CheckedEvent]:
+    value, now_us = record.value, record.time_us
+    if value[0] & 0x80:  # MessagePack says the number first.
+        _check_length(array_length(value))
+    events, raw = decode_array(value), list[bytes]()
+    checked = list[CheckedEvent]()
+    if events is None:
+        raw = split_array(value)
+        checked = [_element(partition, Record(record.offset, now_us, one), limits) for one in raw]
+    else:
+        for index, event in enumerate(events):
+            try:
+                checked.append(check_event(event, now_us, limits))
+            except BadInput as error:
+                raw = raw or split_array(value)
+                checked.append(CheckedEvent(Outcome.DEAD, reason=str(error), value=raw[index]))
+    _check_length(len(checked))
+    links, most = sum(len(event.links) for event in checked), max(PACKED_LINKS_MAX, limits.links_max)
+    if links > most:
+        raise BadEvent(f"a record whose events have {links:,} links is over the limit of {most:,}: send several")
+    if record.call and len(record.call) != CALL_KEY_BYTES + CALL_INDEX_BYTES * len(checked):
+        raise BadEvent(f"the header opic-index must have a number for each of the {len(checked):,} events")
+    return checked
+
+
+def _check_length(events: int) -> None:
+    if not events:
+        raise BadEvent("an empty array: a record is an event or an array of events")
+    if events > PACKED_EVENTS_MAX:
+        raise BadEvent(f"a record of {events:,} events is over the limit of {PACKED_EVENTS_MAX:,}: send several")
+
+
+def _element(partition: str, record: Record, limits: EventLimits) -> CheckedEvent:
+    if is_array(record.value):
+        event = CheckedEvent(
+            Outcome.DEAD, reason="an array within an array: a record is one event, or an array of them"
+        )
+    else:
+        event = decode_record(partition, record, limits)
+    if event.outcome is Outcome.DEAD:
+        event.value = record.value
+    return event
 
 
 def _check_forgotten(given: Sequence[str], now_us: int, limits: EventLimits) -> CheckedEvent:

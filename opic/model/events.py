@@ -19,6 +19,7 @@ from opic.messages.events import Event
 from opic.messages.terms import DEPTH_MAX, OrNull
 from opic.model.cash import MILLION, CrawlRules
 from opic.model.classes import NO_CHANGE, ClassesChange, WeightClasses
+from opic.model.packed_events import array_length, is_array
 from opic.model.rounds import RoundCount
 from opic.model.transfer import Transfer
 from opic.urls.canonical import URL_BYTES_MAX, canonical_url, rules_applied, shown
@@ -37,6 +38,12 @@ UNKNOWN_CHARS_MAX: Final = 80
 CRAWLER_DIGEST_BYTES: Final = 6
 CLASSIFIED_MAX = 2_000  # Pages that one record has classified anew: as many as a step may touch.
 FORGOTTEN_MAX = 1_000  # Pages that one record forgets: the server needs about a millisecond for a step.
+# Of one record that packs many events, which take effect in one step. A setting that allows more links of one event
+# allows them here as well.
+PACKED_EVENTS_MAX: Final = 1_000
+PACKED_LINKS_MAX: Final = 20_000
+CALL_KEY_BYTES: Final = 16
+CALL_INDEX_BYTES: Final = 4
 
 
 class Outcome(StrEnum):
@@ -101,19 +108,34 @@ class KeptLimits:
 
 @dataclass(slots=True)  # Not frozen: one is made for each record, and that costs three times as much.
 class Record:
-    """One entry of a log partition. `time_us` is the log's: the only 'now' that its event may see.
+    """One entry of a log partition: one event, or an array of events. `time_us` is the log's: the only 'now' they see.
 
-    `call` names the event of a call with an Idempotency-Key: the key's digest and the event's number in the call, four
-    bytes; b"" is none. `problem` is why the record can't be taken whatever its value says; "" if it can.
+    `call` names the events of a call with an Idempotency-Key: the key's digest, and the number in the call of each of
+    the record's events, four bytes each; b"" is none. `problem` is why the record can't be taken whatever its value
+    says; "" if it can.
     """
 
     offset: int
     time_us: int
     value: bytes
     kind: str = "event"
-    call: bytes = b""  # Of a call with an Idempotency-Key: its digest, and the record's number in it.
+    call: bytes = b""
     problem: str = ""
     value_bytes: int = 0  # Of the whole value, where only its beginning was kept; else 0.
+
+    @property
+    def packed(self) -> bool:
+        """Whether its value is an array of crawl events."""
+        return self.kind == "event" and not self.problem and is_array(self.value)
+
+    def rough_events(self) -> int:
+        """Return how many events it has, without decoding them; of an array in JSON, an estimate."""
+        return array_length(self.value) if self.packed else 1
+
+    def call_of(self, index: int) -> bytes:
+        """Return the name of one of its events; b"" if the call had no Idempotency-Key."""
+        at = CALL_KEY_BYTES + CALL_INDEX_BYTES * index
+        return self.call and self.call[:CALL_KEY_BYTES] + self.call[at : at + CALL_INDEX_BYTES]
 
 
 @dataclass(slots=True)  # Not frozen, as Record.
@@ -150,6 +172,7 @@ class CheckedEvent:
     status: int = 0  # Of a crawl event, as `opic.model.page_notes.noted_status` keeps it.
     # Of the page, under which it answered; "" if that is its URL. None if it did not answer, or there are no rules.
     name: str | None = None
+    value: bytes | None = None  # Of a dead letter, where the record has others; None: the record's.
 
     @property
     def failed(self) -> bool:
@@ -216,6 +239,7 @@ def _decoders(kind: Any) -> _Decoders:
 
 _event, _any_event, _names, _page = map(_decoders, (CrawlEvent, _AnyEvent, dict[str, msgspec.Raw], _Named))
 _seeds_from_msgpack = msgspec.msgpack.Decoder(list[str] | SeedList).decode
+_array, _raw_array = map(_decoders, (list[CrawlEvent], list[msgspec.Raw]))
 # One encoder, by the names of what it encodes.
 _encode = encode_crawl_event = encode_ids = encode_forgotten = msgspec.msgpack.Encoder().encode
 
@@ -305,10 +329,27 @@ def decode_any_event(value: bytes) -> tuple[CrawlEvent, Sequence[str]]:
     return event, tuple(islice(unknown, UNKNOWN_NAMED_MAX))
 
 
-def _decode(value: bytes, decoders: _Decoders) -> Any:
-    first = value[:1]
-    # A MessagePack map starts with 0x80-0x8f, 0xde or 0xdf; a JSON object with a brace or white space.
-    packed = bool(first) and (first[0] & 0xF0 == 0x80 or first in (b"\xde", b"\xdf"))
+def decode_array(value: bytes) -> list[CrawlEvent] | None:
+    """Decode an array of crawl events in one pass; return None if it, or one of them, can't be taken as it is."""
+    try:
+        events: list[CrawlEvent] = _decode(value, _array)
+    except BadEvent:
+        return None
+    return events
+
+
+def split_array(value: bytes) -> list[bytes]:
+    """Return the elements of an array of events, as they came.
+
+    Raises:
+        BadEvent: it is no well-formed JSON or MessagePack.
+    """
+    return list(map(bytes, _decode(value, _raw_array, "array of events")))
+
+
+def _decode(value: bytes, decoders: _Decoders, wanted: str = "event") -> Any:
+    # MessagePack starts with a byte of a map or an array, JSON with a brace, a bracket or white space.
+    packed = bool(value) and (0x80 <= value[0] <= 0x9F or 0xDC <= value[0] <= 0xDF)
     try:
         return decoders[packed](value)
     except msgspec.ValidationError as error:
@@ -316,9 +357,9 @@ def _decode(value: bytes, decoders: _Decoders) -> Any:
             raise _UnknownField from None
         raise BadEvent(f"a field can't be taken: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadEvent(f"not a decodable event: {error}") from None
+        raise BadEvent(f"not a decodable {wanted}: {error}") from None
     except RecursionError:
-        raise BadEvent("not a decodable event: nested too deeply") from None
+        raise BadEvent(f"not a decodable {wanted}: nested too deeply") from None
 
 
 def crawler_digest(name: str | None) -> bytes:

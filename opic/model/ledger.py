@@ -1,7 +1,8 @@
 """The ledger: the specification of how cash moves, in plain Python.
 
 It keeps every page in a dict and processes one record at a time. `opic.replica.batch` does the same in columns and
-batches. Given the same log, both end in exactly the same state, however records are batched (tests/properties).
+batches. Given the same log, both end in exactly the same state, however records are batched, and events packed into
+records (tests/properties).
 
 Cash moves as follows. Genesis mints M grains for the virtual page (`books.pool`). A page that becomes known receives
 all that was granted so far (`credit`). A read takes a page's whole cash, gives the share d of it to its links in equal
@@ -46,7 +47,7 @@ from opic.model.cash import (
     split,
 )
 from opic.model.classes import NO_ROOM, NO_WEIGHTS, WeightClasses
-from opic.model.event_checks import decode_record
+from opic.model.event_checks import decode_events
 from opic.model.events import CheckedEvent, EventLimits, Outcome, Record
 from opic.model.host_failures import HostFailures, note_hosts
 from opic.model.ledger_page import LedgerPage
@@ -90,26 +91,29 @@ class Ledger:
         for record in records:
             if record.offset < self.next_offset(partition):
                 continue
-            if not self.series:
-                self.series.append(Entry(record.time_us, self.books.rounds, self.books.clock))
-            if self._repeats(record):
-                self.books.repeats += 1
-            else:
-                event = decode_record(partition, record, self.limits)
-                self._decide(event)
-                note_hosts(self.host_failures, event, record.time_us)
-            self.books.time_us = record.time_us
-            self.books.check(self._minted)
-            if entry_due(self.series[-1], self.books):
-                self.series.append(Entry.of(self.books))
+            for index, event in enumerate(decode_events(partition, record, self.limits)):
+                self._apply(record, record.call_of(index), event)
             self._next_offset[partition] = record.offset + 1
 
-    def _repeats(self, record: Record) -> bool:
+    def _apply(self, record: Record, call: bytes, event: CheckedEvent) -> None:
+        if not self.series:
+            self.series.append(Entry(record.time_us, self.books.rounds, self.books.clock))
+        if self._repeats(call, record.time_us):
+            self.books.repeats += 1
+        else:
+            self._decide(event)
+            note_hosts(self.host_failures, event, record.time_us)
+        self.books.time_us = record.time_us
+        self.books.check(self._minted)
+        if entry_due(self.series[-1], self.books):
+            self.series.append(Entry.of(self.books))
+
+    def _repeats(self, call: bytes, time_us: int) -> bool:
         """Return whether the same call already took effect within a day of record time; otherwise remember it."""
-        last = self._seen.get(record.call)
-        if not record.call or (last is not None and record.time_us - last < DAY_US):
+        last = self._seen.get(call)
+        if not call or (last is not None and time_us - last < DAY_US):
             return last is not None
-        self._seen[record.call] = record.time_us
+        self._seen[call] = time_us
         return False
 
     def take(self, to: int) -> Transfer:

@@ -18,8 +18,18 @@ import msgspec
 import numpy as np
 
 from opic.ingest.writer import routed
-from opic.model.event_checks import decode_record
-from opic.model.events import LOG_PARTITION, EventLimits, Outcome, Record, decode_seeds, encode_forgotten
+from opic.model.event_checks import decode_events
+from opic.model.events import (
+    LOG_PARTITION,
+    CheckedEvent,
+    EventLimits,
+    Outcome,
+    Record,
+    decode_seeds,
+    encode_forgotten,
+    split_array,
+)
+from opic.model.packed_events import pack
 from opic.ops.backup_files import LOG_SHARD
 from opic.replica.checkpoint import URLS_A_FIELD, url_field
 from opic.replica.effect import Effect
@@ -112,7 +122,11 @@ class AppliedRecords:
         number, kind = int(name.partition(b"-")[2]), fields[b"k"].decode()
         if number >= max(self._next) or kind not in NAMING:
             return fields
-        event = decode_record(LOG_PARTITION, Record(number, int(fields[b"t"]), fields[b"v"], kind), EventLimits())
+        record = Record(number, int(fields[b"t"]), fields[b"v"], kind)
+        events = decode_events(LOG_PARTITION, record, EventLimits())
+        if record.packed:
+            return self._rest_of_array(record, events, fields)
+        (event,) = events
         parts = dict(routed(event, LOG_SHARD, len(self._next)))
         left = [part for shard, part in parts.items() if number >= self._next[shard]]
         if event.outcome is Outcome.DEAD or len(left) == len(parts):
@@ -122,3 +136,13 @@ class AppliedRecords:
             seeds = msgspec.structs.replace(decode_seeds(fields[b"v"]), urls=urls)
             return {**fields, b"v": msgspec.msgpack.encode(seeds)}
         return {**fields, b"k": b"forget", b"v": encode_forgotten(urls)}
+
+    def _rest_of_array(
+        self, record: Record, events: Sequence[CheckedEvent], fields: Mapping[bytes, bytes]
+    ) -> Mapping[bytes, bytes]:
+        shards = [next(routed(event, LOG_SHARD, len(self._next)))[0] for event in events]
+        waits = [record.offset >= self._next[shard] for shard in shards]
+        if all(waits) or (events[0].outcome is Outcome.DEAD and len(events) == 1):
+            return fields
+        left = [value for value, waiting in zip(split_array(record.value), waits, strict=True) if waiting]
+        return {**fields, b"v": pack(left)} if left else {**fields, b"k": b"forget", b"v": encode_forgotten([])}

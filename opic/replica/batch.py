@@ -18,12 +18,12 @@ from opic.errors import BadInput, OutOfOrder
 from opic.model.books import Books
 from opic.model.cash import CLASS_BITS, DAY_US, MILLION, ROUND_BITS, Flag, split
 from opic.model.classes import WeightClasses
-from opic.model.events import CheckedEvent, Outcome, Record
+from opic.model.events import CheckedEvent, Outcome
 from opic.model.series import ENTRY_ROUNDS, ENTRY_US, Entry
 from opic.model.transfer import NO_NUMBERS, Transfer
 from opic.replica.batch_page import Amounts, BatchPage, batch_pages
 from opic.replica.effect import NO_DIGEST, Effect, entry_digest, links_digest, pack_bits
-from opic.replica.inputs import Input
+from opic.replica.inputs import Input, Item
 from opic.replica.note_changes import depth_changes, host_changes, offer_changes, status_changes
 from opic.replica.page_lookup import Context, PageLookup, distinct
 from opic.replica.shown_links import FIRST, OTHER, SAME
@@ -53,34 +53,39 @@ class Batch:
         """Take as many inputs from `start` on as fit into one journal record; an oversized input gets its own batch."""
         self.context, self.replica, self.rules = context, context.replica, context.rules
         self.events: list[CheckedEvent] = []
+        self.items: list[Item] = []  # Per event: where it comes from.
         self.gives_depth = False
         end, links, size = start, 0, 0
-        while end < len(inputs):
-            event = inputs[end].decoded(context.limits)
+        while end < len(inputs):  # A record's events are all in one batch.
+            events = inputs[end].decoded(context.limits)
             size += len(inputs[end].record.value)
-            links += len(event.links) + len(event.seeds) + 1
-            if event.transfer is not None:
-                links += len(event.transfer.urls)
-                self.gives_depth |= bool(event.transfer.nearness.any())
-            self.gives_depth |= event.nearness > 0
+            alone = False
+            for event in events:
+                links += len(event.links) + len(event.seeds) + 1
+                if event.transfer is not None:
+                    links += len(event.transfer.urls)
+                    self.gives_depth |= bool(event.transfer.nearness.any())
+                self.gives_depth |= event.nearness > 0
+                alone |= event.stands_alone
             full = links > LINKS_A_BATCH_MAX or size > BYTES_A_BATCH_MAX
-            if end > start and (full or event.stands_alone):
+            if end > start and (full or alone):
                 break
-            self.events.append(event)
+            self.events += events
+            self.items += inputs[end].items()
             end += 1
-            if event.stands_alone:  # It gets a journal record of its own.
+            if alone:  # It gets a journal record of its own.
                 break
         self.inputs, self.end = inputs[start:end], end
-        self.offsets = {item.partition: item.record.offset + 1 for item in self.inputs}  # Next offset to read.
+        self.offsets = {one.partition: one.record.offset + 1 for one in inputs[start:end]}  # Next offset to read.
         self.calls: dict[bytes, int] = {}  # Name of a call with an Idempotency-Key -> time of its record.
-        self.letters: list[str | bytes] = []  # Flat: reason, partition, offset, value, size of the whole value.
+        self.letters: list[str | bytes] = []  # Flat: reason, partition, offset, index, value, size of the whole value.
         self.fetches: list[float] = []  # Flat: page, 1 if the fetch failed, time; three numbers per fetch.
         self.unread: list[tuple[int, int]] = []  # Fetches that did not read the page: page, 1 if the fetch failed.
         self.outboxes: dict[int, tuple[int, bytes, bytes]] = {}  # Receiving shard: number, previous digest, entry.
 
     def call_names(self) -> list[bytes]:
         """Return the names of the batch's calls with an Idempotency-Key."""
-        return [item.record.call for item in self.inputs if item.record.call]
+        return [item.call for item in self.items if item.record.call]
 
     # Preparation: the pages that the batch names.
 
@@ -94,7 +99,7 @@ class Batch:
             StoreFull: a total would overflow its range.
             OutOfOrder: an entry from another shard does not follow the last entry taken from it.
         """
-        self.repeats = [bool(item.record.call) and self._repeats(item.record, seen) for item in self.inputs]
+        self.repeats = [bool(item.record.call) and self._repeats(item, seen) for item in self.items]
         self.books, self.entry = copy(self.replica.books), self.replica.series[-1] if self.replica.series else None
         self.entries: list[bytes] = []
         self.grants, self.placed = 0, b""  # Grains granted to every page of the other shards; classes for them.
@@ -122,12 +127,13 @@ class Batch:
         self._finish()
         return self.effect
 
-    def _repeats(self, record: Record, seen: Mapping[bytes, int]) -> bool:
+    def _repeats(self, item: Item, seen: Mapping[bytes, int]) -> bool:
         """Return whether the same call already took effect within a day of record time; otherwise remember it."""
-        previous_us = self.calls.get(record.call, seen.get(record.call))
-        if previous_us is not None and record.time_us - previous_us < DAY_US:
+        call, time_us = item.call, item.record.time_us
+        previous_us = self.calls.get(call, seen.get(call))
+        if previous_us is not None and time_us - previous_us < DAY_US:
             return True
-        self.calls[record.call] = record.time_us
+        self.calls[call] = time_us
         return False
 
     def _hold(self, event_of: Int64s) -> None:
@@ -160,7 +166,7 @@ class Batch:
     def _work_through(self) -> None:
         """Process the records in order."""
         books, pays = self.books, self.context.shards == 1
-        for place, one in enumerate(self.inputs):
+        for place, one in enumerate(self.items):
             time_us = one.record.time_us
             if self.entry is None:
                 self._note(Entry(time_us, books.rounds, books.clock))
@@ -219,7 +225,7 @@ class Batch:
         if outcome is not READ:
             self.unread.append((page.id, int(event.failed)))
 
-    def _decide(self, one: Input, event: CheckedEvent, place: int) -> None:
+    def _decide(self, one: Item, event: CheckedEvent, place: int) -> None:
         """Process a record that is not a crawl event."""
         books, outcome = self.books, event.outcome
         if outcome is Outcome.SEEDS:
@@ -245,7 +251,7 @@ class Batch:
         elif outcome is Outcome.FORGET:
             self._forget()
         elif outcome is Outcome.DEAD:
-            self._refuse(one, event.reason)
+            self._refuse(one, event.reason, event.value)
         elif event.transfer is not None:
             self._receive(one, event.transfer, place)
         elif event.count is not None:
@@ -254,13 +260,16 @@ class Batch:
             books.grant_all(event.grant)
             self.grants += event.grant
 
-    def _refuse(self, one: Input, reason: str) -> None:
+    def _refuse(self, one: Item, reason: str, value: bytes | None = None) -> None:
+        """Make a dead letter of a record, or of one of its events, whose value is given."""
         self.books.dead_letters += 1
         record = one.record
-        size = record.value_bytes or len(record.value)
-        self.letters += (reason, one.partition, str(record.offset), record.value, str(size))
+        index = "" if value is None else str(one.number)
+        whole = record.value if value is None else value
+        size = record.value_bytes or len(whole)
+        self.letters += (reason, one.partition, str(record.offset), index, whole, str(size))
 
-    def _define(self, one: Input, event: CheckedEvent) -> None:
+    def _define(self, one: Item, event: CheckedEvent) -> None:
         if event.placed is None:
             try:
                 self.states.redefine(event.classes)
@@ -362,7 +371,7 @@ class Batch:
         name: str = names[number] if number < len(names) else self.named.host_names[number - len(names)]
         return name
 
-    def _receive(self, one: Input, transfer: Transfer, place: int) -> None:
+    def _receive(self, one: Item, transfer: Transfer, place: int) -> None:
         """Process a transfer from another shard; `opic.model.ledger` does the same page by page."""
         source = int(one.partition.partition(":")[2])
         previous = self.taken.get(source, self.replica.taken.get(source, NO_DIGEST))
@@ -433,7 +442,7 @@ class Batch:
             **self.states.effect_fields(),
             **self.depths.effect_fields(),
             **status_changes(replica.statuses, named, self.events),
-            **host_changes(replica, named, self.events, [one.record.time_us for one in self.inputs]),
+            **host_changes(replica, named, self.events, [one.record.time_us for one in self.items]),
             **self.trust.effect_fields(reads[6], named.far_links, self.context.far),
             **self.offers.effect_fields(),
         )

@@ -15,7 +15,7 @@ from opic.ingest import Writer
 from opic.ingest.class_sweeps import unclassified
 from opic.ingest.dead_letters import Letters, StoredLetters
 from opic.ingest.event_log import KEY_MEMORY_BYTES, AppendTerms, EventLog, KeyedCall, Log, Positions
-from opic.ingest.step_counts import ALIVE_SECONDS, seconds_without_worker
+from opic.ingest.step_counts import ALIVE_SECONDS, events_a_record, seconds_without_worker
 from opic.ingest.worker import LogSource, work
 from opic.memory import memory_bytes
 from opic.model.cash import CLASSES_MAX, MILLION
@@ -211,7 +211,7 @@ class Backend:
             begun = self.log.begun(call)
             terms = begun.terms if begun else AppendTerms(self.clock.now_us(), self.limits)
             judged = judge(terms.time_us, terms.limits.under(self.crawl.rules))
-            left = len(judged.values) - (begun.done if begun else 0)
+            left = begun.left(judged.values) if begun else len(judged.values)
             if left or begun is None:
                 self.check_room()
             if left:
@@ -404,11 +404,20 @@ class Backend:
         return found and standing and {**found, "state": standing["state"], "frontier": standing}
 
     def lag(self) -> int:
-        """Return how many accepted records have not taken effect yet."""
+        """Return how many accepted events have not taken effect yet; see `waiting_events`."""
         # The ends first: where it says 0, all that had been accepted before has taken effect.
-        lag = sum(max(0, end - self.crawl.resume(partition)) for partition, end in self.log.ends().items())
+        lag = self.waiting_events(self.log.ends())
         self._rough_lag = (time.monotonic(), lag)
         return lag
+
+    def waiting_events(self, ends: Positions) -> int:
+        """Return how many events below some ends of partitions have not taken effect yet.
+
+        0 is exact. Else it is the number of records, times the mean number of events in the records that workers took
+        last: how many are packed in those that wait is not known.
+        """
+        records = sum(max(0, end - self.crawl.resume(partition)) for partition, end in ends.items())
+        return round(records * events_a_record(self.shard)) if records else 0
 
     def _is_pending(self) -> bool:
         """Return whether accepted records have yet to take effect; also while the log can't be asked."""

@@ -151,7 +151,7 @@ end
 --     meta-bytes-max
 --   blob = {source/partition, expected offset, next offset, ..;   totals: field, text, ..;
 --           fetches: id, 1 if it failed, time (seconds), ..;
---           dead letters: reason, partition, offset, value, size of the whole value, ..;
+--           dead letters: reason, partition, offset, index in an array or '', value, size of the whole value, ..;
 --           for each outbox: shard, number, previous digest, entry, ..;
 --           calls: time of the record, name, ..;   time before which calls are forgotten;
 --           metadata, list of its pages, ..; '' for none;
@@ -235,7 +235,7 @@ local function check_step(keys, args, blob)
     end
   end
   local numbers = tonumber(args[6]) and tonumber(args[9]) and tonumber(args[10])
-  if not numbers or #letters % 5 ~= 0 or type(forget) ~= 'number' or #args[5] == 0 then
+  if not numbers or #letters % 6 ~= 0 or type(forget) ~= 'number' or #args[5] == 0 then
     return redis.error_reply('OPICARGS bad record, retry, letters or time')
   end
   return nil

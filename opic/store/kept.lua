@@ -60,15 +60,19 @@ local function letters_total(dead, metrics, most)
   return total
 end
 
--- Add dead letters {reason, partition, offset, value, size of the whole value, ..}; drop the oldest while all take more than `most` bytes, or are
+-- Add dead letters {reason, partition, offset, index, value, size of the whole value, ..}; drop the oldest while all take more than `most` bytes, or are
 -- too many, but never the newest. Letters go oldest first, so all together take the difference of two counts.
 local function keep_letters(dead, metrics, letters, most)
   if #letters == 0 then return end
   local total = letters_total(dead, metrics, most)
-  for i = 1, #letters, 5 do
+  for i = 1, #letters, 6 do
     local fields = {'opic-error', letters[i], 'opic-topic', 'log', 'opic-partition', letters[i + 1], 'opic-offset',
-      letters[i + 2], 'before', string.format('%.0f', total), 'value', letters[i + 3],
-      'opic-value-bytes', letters[i + 4]}
+      letters[i + 2], 'before', string.format('%.0f', total), 'value', letters[i + 4],
+      'opic-value-bytes', letters[i + 5]}
+    if letters[i + 3] ~= '' then  -- Of an array.
+      fields[#fields + 1] = 'opic-index'
+      fields[#fields + 1] = letters[i + 3]
+    end
     redis.call('XADD', dead, '*', unpack(fields))
     total = total + letter_size(fields)
   end

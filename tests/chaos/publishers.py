@@ -82,7 +82,7 @@ def put(
 ) -> Any:
     """Send a record, with more headers; return its future."""
     place = rng.randrange(world.partitions) if world.scatter else None
-    headers = [*headers_of(one.kind, one.key, 0), *more]
+    headers = [*headers_of(one.kind, one.key), *more]
     return producer.send(topic.name, one.value, one.host.encode(), headers, partition=place)
 
 

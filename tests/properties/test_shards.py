@@ -12,7 +12,7 @@ import pytest
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from logs import NOW_US, PARTITION, forget, notes, record, seeds, trusts
+from logs import NOW_US, PARTITION, array_of, forget, notes, record, seeds, some_packed, trusts
 from same_state import BATCH_LINKS, assert_same, small_batches, small_blocks
 from servers import Server
 
@@ -29,6 +29,7 @@ from opic.model.events import (
     decode_seeds,
     encode_forgotten,
     encode_seeds,
+    split_array,
 )
 from opic.model.ledger import Ledger
 from opic.model.transfer import Transfer
@@ -98,8 +99,9 @@ def watched() -> Iterator[dict[tuple[str, int], list[Input]]]:
     confirm = ShardWriter._confirm
 
     def noting(store: ShardWriter, line: Any, sent: Any) -> None:
+        inputs = [replace(one) for one in sent.batch.inputs]  # Those of the batch let go of their events.
         confirm(store, line, sent)
-        taken.setdefault((store.shard.keys.crawl, store.shard.number), []).extend(sent.batch.inputs)
+        taken.setdefault((store.shard.keys.crawl, store.shard.number), []).extend(inputs)
 
     with patch.object(ShardWriter, "_confirm", noting):
         yield taken
@@ -122,15 +124,18 @@ def assert_each_shard_is_its_ledger(
     for shard in crawl.shards:
         ledger = DecidedLedger(crawl.rules, limits, shard=shard.number, shards=len(crawl))
         for one in taken.get((shard.keys.crawl, shard.number), []):
-            entry = one.record
-            if one.event is not None and one.event.outcome is Outcome.FORGET:  # Those of this shard.
-                entry = replace(entry, value=encode_forgotten(list(one.event.seeds)))
-            elif one.event is not None and one.event.outcome is Outcome.SEEDS:
+            entry, event = one.record, one.events[0] if one.events else None
+            if event is not None and event.outcome is Outcome.FORGET:  # Those of this shard.
+                entry = replace(entry, value=encode_forgotten(list(event.seeds)))
+            elif event is not None and event.outcome is Outcome.SEEDS:
                 given = decode_seeds(entry.value)
                 said = given.depth, given.meta, given.trust, given.not_before, given.priority
-                value = encode_seeds(list(one.event.seeds), *said)
+                value = encode_seeds(list(event.seeds), *said)
                 entry = replace(entry, value=value)
-            ledger.decided = one.event if one.record.kind == "classes" else None
+            elif entry.packed and one.indexes is not None:
+                elements = split_array(entry.value)
+                entry = replace(entry, value=array_of([elements[index] for index in one.indexes]))
+            ledger.decided = event if one.record.kind == "classes" else None
             ledger.apply(one.partition, [entry])
             if one.record.kind == "transfer":
                 note(arrived, shard.number, Transfer.unpack(one.record.value))
@@ -191,7 +196,7 @@ def open_crawl(server: Server, rules: CrawlRules, shards: int) -> Crawl:
 
 
 interleaved = given(
-    log=logs(),
+    log=some_packed(logs()),
     rules=payouts,
     shards=st.integers(2, 4),
     links=BATCH_LINKS,

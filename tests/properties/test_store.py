@@ -8,7 +8,7 @@ import pytest
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from logs import NOW_US, PARTITION, forget, notes, pep_history, record, seeds, trusts
+from logs import NOW_US, PARTITION, forget, notes, pep_history, record, seeds, some_packed, trusts
 from same_state import BATCH_LINKS, assert_same, assert_same_replica, known, small_batches, small_blocks
 from servers import Server
 
@@ -96,7 +96,7 @@ rules = st.builds(
 
 @examples(100)
 @given(
-    log=logs(),
+    log=some_packed(logs()),
     cut=cuts(),
     rules=rules,
     links=BATCH_LINKS,
@@ -128,7 +128,7 @@ def test_store_ends_in_the_state_of_the_ledger(
 
 @examples(25)
 @given(
-    log=logs(),
+    log=some_packed(logs()),
     rules=st.sampled_from(PAYOUTS),
     turns=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 7)), min_size=3, max_size=20),
     links=BATCH_LINKS,
@@ -153,7 +153,7 @@ def test_workers_that_share_a_shard_apply_each_record_once(
 
 @examples(60)
 @given(
-    log=logs(),
+    log=some_packed(logs()),
     cut=cuts(),
     rules=rules,
     whole=st.booleans(),

@@ -19,7 +19,15 @@ from kafka.record.util import crc32c_c
 from opic.errors import BadInput, KafkaRefused, KafkaThrottled, KafkaUnavailable, SettingsError
 from opic.ingest.kafka.record_batches import BoundedConsumer
 from opic.ingest.throttle import Throttle
-from opic.model.events import RECORD_KINDS, TIME_MAX_US, TIME_MIN_US, Record
+from opic.model.events import (
+    CALL_INDEX_BYTES,
+    CALL_KEY_BYTES,
+    PACKED_EVENTS_MAX,
+    RECORD_KINDS,
+    TIME_MAX_US,
+    TIME_MIN_US,
+    Record,
+)
 from opic.redaction import without_secret
 from opic.settings import Settings
 
@@ -34,16 +42,18 @@ T = TypeVar("T")
 # the call. Headers of dead letters: the reason and the origin.
 KIND: Final = "opic-kind"
 KEY: Final = "opic-key"
+# Of an event: its number in the call with the key; of an array, a number for each event. Of a dead letter: its place in
+# the array that was its record's value.
 INDEX: Final = "opic-index"
 ERROR: Final = "opic-error"
 TOPIC: Final = "opic-topic"
 PARTITION: Final = "opic-partition"
 OFFSET: Final = "opic-offset"
 VALUE_BYTES: Final = "opic-value-bytes"  # For a dead letter cut to fit its topic: the original size of the value.
-KEY_BYTES: Final = 16
+KEY_BYTES: Final = CALL_KEY_BYTES
 CLIENT_ID: Final = "opic"
 ALL: Final = "read_uncommitted"  # What the lag counts: records of transactions that have not ended, too.
-INDEX_BYTES: Final = 4
+INDEX_BYTES: Final = CALL_INDEX_BYTES
 INDEX_DIGITS_MAX: Final = 10
 
 BOOTSTRAP_SECONDS: Final = 3.0  # A command answers within 5 s when Kafka is away; whoever waits for Kafka retries.
@@ -384,13 +394,13 @@ def record_of(message: Message) -> Record:
     key, index = headers.get(KEY, b""), headers.get(INDEX, b"")
     call, problem, time_us = b"", "", message.timestamp * 1000
     if key or index:
-        # Python refuses to read a number of 4,301 digits.
-        number = int(index) if index.isdigit() and len(index) <= INDEX_DIGITS_MAX else 1 << 8 * INDEX_BYTES
-        if len(key) == KEY_BYTES and number < 1 << 8 * INDEX_BYTES:
-            call = key + number.to_bytes(INDEX_BYTES, "big")
+        numbers = _numbers(index)
+        if len(key) == KEY_BYTES and numbers is not None:
+            call = key + b"".join(number.to_bytes(INDEX_BYTES, "big") for number in numbers)
         else:
             problem = (
-                f"the headers {KEY} and {INDEX} must be {KEY_BYTES} bytes and a number below 2^32, or both missing"
+                f"the headers {KEY} and {INDEX} must be {KEY_BYTES} bytes and a number below 2^32 for each event, with "
+                "commas between them, or both missing"
             )
     if not TIME_MIN_US <= time_us <= TIME_MAX_US:
         problem = (
@@ -401,11 +411,21 @@ def record_of(message: Message) -> Record:
     return Record(message.offset, time_us, message.value or b"", kind, call, problem)
 
 
-def headers_of(kind: str = "event", key: bytes = b"", index: int = 0) -> list[tuple[str, bytes]]:
+def _numbers(text: bytes) -> list[int] | None:
+    """Return the numbers of the header INDEX; None if they are not numbers below 2^32."""
+    parts = text.split(b",", PACKED_EVENTS_MAX)
+    # Python refuses to read a number of 4,301 digits.
+    if not all(part.isdigit() and len(part) <= INDEX_DIGITS_MAX for part in parts):
+        return None
+    numbers = list(map(int, parts))
+    return numbers if max(numbers) < 1 << 8 * INDEX_BYTES else None
+
+
+def headers_of(kind: str = "event", key: bytes = b"", indexes: Iterable[int] = (0,)) -> list[tuple[str, bytes]]:
     """Return the headers that `record_of` reads."""
     assert kind in RECORD_KINDS
     headers = [] if kind == "event" else [(KIND, kind.encode())]
-    return headers + ([(KEY, key), (INDEX, str(index).encode())] if key else [])
+    return headers + ([(KEY, key), (INDEX, ",".join(map(str, indexes)).encode())] if key else [])
 
 
 def _ms(seconds: float) -> int:

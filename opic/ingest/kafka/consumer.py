@@ -18,8 +18,8 @@ from opic.ingest.kafka.assignment import ShardAssignor, workers_at_once
 from opic.ingest.kafka.connection import Client, KafkaCluster, name_of, record_of, throttled
 from opic.ingest.kafka.known_offsets import FirstOffsets
 from opic.ingest.kafka.signatures import Signatures
-from opic.ingest.worker import RECORDS_A_SHARD, Lag
-from opic.ingest.writer import Taken
+from opic.ingest.worker import Lag
+from opic.ingest.writer import EVENTS_A_SHARD, Taken
 from opic.model.events import Record
 
 log = logging.getLogger("opic.ingest")
@@ -41,7 +41,7 @@ POLL_INTERVAL_SECONDS: Final = 300.0  # Kafka removes a worker that takes longer
 
 def records_a_poll(shards: int) -> int:
     """Return the maximum number of records per poll for a crawl with `shards` shards."""
-    return min(max(RECORDS_A_POLL_MIN, RECORDS_A_SHARD * shards), RECORDS_A_POLL_MAX)
+    return min(max(RECORDS_A_POLL_MIN, EVENTS_A_SHARD * shards), RECORDS_A_POLL_MAX)
 
 
 def _member(cluster: KafkaCluster, shards: int, assignor: ShardAssignor) -> Client:
@@ -99,6 +99,7 @@ class KafkaSource:
         self._next: dict[TopicPartition, int] = {}  # Offset of the record that the client returns next.
         self._commits: dict[TopicPartition, int] = {}
         self._newest: dict[TopicPartition, int] = {}  # Time of the last record that took effect, microseconds.
+        self._mean_events = 1.0  # Of the records that took effect last: by it the lag in records is told in events.
         self._committed = self._heard = time.monotonic()
         self._told = float("-inf")  # When the log last told of a quota.
         self._idle_since: float | None = time.monotonic()
@@ -139,6 +140,7 @@ class KafkaSource:
                 self._commits[partition] = taken.end
                 if taken.records:
                     self._newest[partition] = taken.records[-1].time_us
+                    self._mean_events = taken.rough_events / len(taken.records)
 
     def positions(self) -> Mapping[str, int]:
         """Return the offset from which each assigned partition is not done; none of those that begin anew."""
@@ -177,7 +179,7 @@ class KafkaSource:
                 continue
             newest = self._newest.get(partition)
             found[name_of(partition)] = Lag(
-                events=max(0, end - at),
+                events=round(max(0, end - at) * self._mean_events),
                 seconds=0.0 if end <= at or newest is None else max(0.0, (now_us - newest) / 1e6),
             )
         return found

@@ -17,6 +17,7 @@ from opic.errors import BadInput, KafkaRefused, KafkaUnavailable
 from opic.ingest.dead_letters import LETTERS_A_CALL, Letter, remove, stored
 from opic.ingest.kafka.connection import (
     ERROR,
+    INDEX,
     KEY_BYTES,
     OFFSET,
     PARTITION,
@@ -114,9 +115,9 @@ class Forwarder:
             if size <= len(letter.value) and not self._send([replace(letter, value=letter.value[:size])]):
                 return
         log.error(
-            "the dead letter of %s/%s@%d was dropped: it is too large for %s even without its value, see "
+            "the dead letter of %s was dropped: it is too large for %s even without its value, see "
             "max.message.bytes; %s",
-            letter.topic, letter.partition, letter.offset, self._topic, letter.error[:ERROR_CHARS_MAX],
+            letter.place, self._topic, letter.error[:ERROR_CHARS_MAX],
         )  # fmt: skip
 
     def close(self) -> None:
@@ -200,6 +201,8 @@ class TopicLetters:
 def _headers(letter: Letter) -> list[tuple[str, bytes]]:
     pairs = [(ERROR, letter.error[:ERROR_CHARS_MAX]), (TOPIC, letter.topic), (PARTITION, letter.partition)]
     pairs.append((OFFSET, str(letter.offset)))
+    if letter.index is not None:
+        pairs.append((INDEX, str(letter.index)))
     if letter.value_bytes > len(letter.value):
         pairs.append((VALUE_BYTES, str(letter.value_bytes)))
     return [(name, text.encode("utf-8", "replace")) for name, text in pairs]
@@ -225,6 +228,7 @@ def _letter(
         max(_number(headers.get(VALUE_BYTES), 0), len(value)),
         max(message.timestamp, 0) / 1000,
         place in replayed,
+        _number(headers[INDEX], -1) if INDEX in headers else None,
     )
 
 

@@ -19,9 +19,10 @@ from opic.errors import BadInput, BadUrl, KafkaUnavailable, OpicError
 from opic.ingest.event_log import AppendTerms, Begun, EventLog, KeyedCall, Positions
 from opic.ingest.kafka.connection import ALL, Client, KafkaCluster, headers_of, name_of, throttled
 from opic.ingest.kafka.known_offsets import FirstOffsets
-from opic.ingest.kafka.signatures import Signatures, is_control
+from opic.ingest.kafka.signatures import Headers, Signatures, is_control
 from opic.ingest.outage import Outage
 from opic.model.events import decode_seeds, encode_seeds
+from opic.model.packed_events import Pack, pack, url_and_links
 from opic.replica import Crawl
 from opic.urls.canonical import canonical_url, host_of, shard_of
 from opic.urls.normalization import PLAIN, Normalization
@@ -35,12 +36,6 @@ BATCH_BYTES: Final = 1 << 18  # Before compression; the client's own is 16 KiB, 
 CLOSE_SECONDS: Final = 1.0  # For other threads' records in flight on a client that is replaced.
 
 
-class _Keyed(msgspec.Struct):
-    """The field of an encoded event that determines its key."""
-
-    url: str
-
-
 class Sent(NamedTuple):
     """A record in flight."""
 
@@ -48,7 +43,7 @@ class Sent(NamedTuple):
     future: Any
 
 
-_url_of = msgspec.msgpack.Decoder(_Keyed).decode
+_ToSend = tuple[bytes, bytes | None, Headers]  # Value, key and headers.
 
 
 class Producer:
@@ -78,13 +73,13 @@ class Producer:
         """
         client = self._client
         try:
-            partition = self._partition(client, topic, key)
+            partition = self.partition(topic, key)
             return Sent(client, client.send(topic, value, key, list(headers), partition, **more))
         except Exception:
             with self._cluster.errors():  # Here, and not around it: entering it costs 2 us a record.
                 raise
 
-    def _partition(self, client: Client, topic: str, key: bytes | None) -> int | None:
+    def partition(self, topic: str, key: bytes | None) -> int | None:
         """Return the partition of a key, that of Kafka's own partitioner; None leaves it to the client.
 
         The client computes the hash in Python for each record; ours is remembered by host.
@@ -93,7 +88,7 @@ class Producer:
             return None
         now, (count, until) = time.monotonic(), self._counts.get(topic, (0, 0.0))
         if now >= until:
-            count = len(client.partitions_for(topic))
+            count = len(self._client.partitions_for(topic))
             self._counts[topic] = count, now + COUNT_SECONDS
         return shard_of(key.decode("ascii"), count)
 
@@ -238,16 +233,8 @@ class KafkaLog:
             if self.throttle.left > ANSWER_SECONDS:  # Its answer would come too late, and the caller try again.
                 raise throttled(self._cluster.where, self.throttle)
             sent = [
-                self._producer.send(
-                    topic,
-                    value,
-                    key_of(value, kind, self._crawl.rules.normalization),
-                    self._signatures.headers(kind, value, time_us)
-                    if is_control(kind, value)
-                    else headers_of(kind, key, index),
-                    timestamp_ms=at_ms,
-                )
-                for index, value in enumerate(values)
+                self._producer.send(topic, value, host, headers, timestamp_ms=at_ms)
+                for value, host, headers in self._records(values, time_us, kind, key)
             ]
             written = self._producer.wait(sent, ANSWER_SECONDS)
         ends: dict[str, int] = {}
@@ -255,6 +242,31 @@ class KafkaLog:
             name = name_of(found.topic_partition)
             ends[name] = max(ends.get(name, 0), found.offset + 1)
         return ends
+
+    def _records(self, values: Sequence[bytes], time_us: int, kind: str, key: bytes) -> Iterator[_ToSend]:
+        """Yield the records of values: crawl events of one partition are packed, in order."""
+        normalization = self._crawl.rules.normalization
+        if kind != "event":
+            for index, value in enumerate(values):
+                control = is_control(kind, value)
+                signed = self._signatures.headers(kind, value, time_us) if control else headers_of(kind, key, (index,))
+                yield value, key_of(value, kind, normalization), signed
+            return
+        filling: dict[int, tuple[Pack, bytes, list[int]]] = {}
+        for index, value in enumerate(values):
+            host, links = _host_and_links(value, normalization)
+            partition = self._producer.partition(self._cluster.topic, host)
+            if host is None or partition is None:
+                yield value, host, headers_of(kind, key, (index,))
+                continue
+            packed, first, indexes = filling.setdefault(partition, (Pack(), host, []))
+            if not packed.fits(value, links):
+                yield pack(packed.values), first, headers_of(kind, key, indexes)
+                packed, _, indexes = filling[partition] = (Pack(), host, [])
+            packed.add(value, links)
+            indexes.append(index)
+        for packed, first, indexes in filling.values():
+            yield pack(packed.values), first, headers_of(kind, key, indexes)
 
     def ends(self) -> Positions:
         """Return the end of each partition."""
@@ -296,8 +308,22 @@ def key_of(value: bytes, kind: str = "event", normalization: Normalization = PLA
     """
     if kind not in ("event", "seeds", "forget"):
         return kind.encode()  # Definitions of classes take effect in their order: all in one partition.
+    if kind == "event":
+        return _host_and_links(value, normalization)[0]
     try:
-        url = decode_seeds(value).urls[0] if kind != "event" else _url_of(value).url
-        return host_of(canonical_url(url, 1 << 16, normalization)).encode()
+        return _host(decode_seeds(value).urls[0], normalization)
     except (msgspec.DecodeError, UnicodeDecodeError, BadUrl, IndexError):
         return None  # It will become a dead letter; the partition does not matter.
+
+
+def _host_and_links(value: bytes, normalization: Normalization) -> tuple[bytes | None, int]:
+    """Return the host of an event's page, None if it names none, and the number of its links."""
+    try:
+        url, links = url_and_links(value)
+        return _host(url, normalization), links
+    except (msgspec.DecodeError, UnicodeDecodeError, BadUrl):
+        return None, 0
+
+
+def _host(url: str, normalization: Normalization) -> bytes:
+    return host_of(canonical_url(url, 1 << 16, normalization)).encode()
