@@ -11,7 +11,7 @@ import msgpack
 from hypothesis import strategies as st
 from repository import ROOT
 
-from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_forgotten, encode_seeds
+from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_forgotten, encode_seeds, split_array
 from opic.model.packed_events import is_map
 from opic.model.page_notes import DEPTH_MAX
 
@@ -45,6 +45,11 @@ def seeds(
 def array_of(values: Sequence[bytes]) -> bytes:
     """Return an array of events in MessagePack, also of one or none."""
     return msgpack.Packer().pack_array_header(len(values)) + b"".join(values)
+
+
+def values_in(record: Record) -> list[bytes]:
+    """The values of the events that a record has."""
+    return split_array(record.value) if record.packed else [record.value]
 
 
 @st.composite

@@ -1,6 +1,7 @@
 """The event log in the store: a Redis stream of accepted events, used instead of a Kafka topic.
 
-Like a Kafka partition, it has a name and records with consecutive offsets. An event is accepted once it is in the
+Like a Kafka partition, it has a name and records with increasing offsets. A record of n events has n offsets, of which
+the last one names it: so the difference of two offsets is a number of events. An event is accepted once it is in the
 stream and the server has synced its append-only file (`appendfsync always`: one sync for all commands of one event-loop
 iteration). Events that are appended together are packed: an entry has many (`opic.model.packed_events`).
 
@@ -18,7 +19,7 @@ import msgpack
 from opic.errors import BadInput, BeingRestored, KeyReused, KeysFull, StoreLost
 from opic.ingest.throttle import Throttle
 from opic.model.events import LOG_PARTITION, RECORD_KINDS, EventLimits, Record
-from opic.model.packed_events import packs
+from opic.model.packed_events import ARRAY_16, array_length, packs
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
 from opic.store.server_clock import ServerClock
@@ -109,6 +110,9 @@ class Log(Protocol):
     def ends(self) -> Positions:
         """Return the end of each partition."""
 
+    def mean_events(self) -> float:
+        """Return how many events a difference of two offsets of one stands for, on the average of late."""
+
     def missing(self) -> Mapping[str, int]:
         """Return how many events are gone from the log that have not taken effect, by partition."""
 
@@ -149,9 +153,9 @@ class EventLog:
         end, at, era = self.end() if not values else 0, 0, ANY_ERA
         while at < len(values):
             stop = _stop(values, at)
-            _, first, era = self._append(values[at:stop], time_us, kind, era=era)
-            end, at = int(first) + stop - at, stop
-        positions = LogPositions({self.partition: end})
+            _, end, era = self._append(values[at:stop], time_us, kind, era=era)
+            at = stop
+        positions = LogPositions({self.partition: int(end)})
         positions.era = era
         return positions
 
@@ -267,6 +271,10 @@ class EventLog:
         """Return the end offset by partition."""
         return {self.partition: self.end()}
 
+    def mean_events(self) -> float:
+        """Return 1: offsets count events."""
+        return 1.0
+
     def missing(self) -> Mapping[str, int]:
         """Return nothing: only what has taken effect is trimmed from this log."""
         return {}
@@ -283,7 +291,7 @@ class EventLog:
         records: list[Record] = []
         size = 0
         while len(records) < count and size < BYTES_A_READ:
-            at, most = offset + len(records), min(count - len(records), RECORDS_A_READ)
+            at, most = records[-1].offset + 1 if records else offset, min(count - len(records), RECORDS_A_READ)
             with store_errors():
                 if wait_seconds and not records:
                     after = f"1-{at - 1}" if at else "0"
@@ -304,6 +312,13 @@ class EventLog:
         keys = self.keys
         with store_errors():
             self.client.fcall("opic_4_trim_log", 3, keys.log, keys.offsets, keys.meta, offset, era)
+
+
+def events_in(kind: str, value: bytes) -> int:
+    """Return how many offsets a record of the log has: one for each event of an array in MessagePack."""
+    if kind != "event" or not value or not (value[0] & 0xF0 == 0x90 or value[0] == ARRAY_16):
+        return 1
+    return max(array_length(value), 1)
 
 
 def _stop(values: Sequence[bytes], at: int) -> int:

@@ -102,15 +102,15 @@ def seconds_without_worker(client: Client, keys: Keys) -> float | None:
     return None if worker_at is None else max(time.time() - int(worker_at), 0.0)
 
 
-def events_a_record(shard: Shard) -> float:
-    """Return the mean number of events in the records of the log that a worker took last; 1 if none did.
+def events_a_record(shard: Shard) -> float | None:
+    """Return the mean number of events in the records of the log that a worker took last; None if none did.
 
     Args:
         shard: the crawl's first.
     """
     with store_errors():
         records, events = shard.client.hmget(shard.keys.metrics, LAST_RECORDS, LAST_EVENTS)
-    return int(events) / int(records) if records and events else 1.0
+    return int(events) / int(records) if records and events else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,7 +282,7 @@ def _check_length(events: int) -> None:
 def _element(partition: str, record: Record, limits: EventLimits) -> CheckedEvent:
     if is_array(record.value):
         event = CheckedEvent(
-            Outcome.DEAD, reason="an array within an array: a record is one event, or an array of them"
+            Outcome.DEAD, reason="an array within an array: a record is an event or an array of events"
         )
     else:
         event = decode_record(partition, record, limits)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from opic.errors import ScanBroken, StoreUnavailable
-from opic.ingest.event_log import EventLog
+from opic.ingest.event_log import EventLog, events_in
 from opic.model.transfer import source_of
 from opic.ops.backup_files import LOG_SHARD, SEGMENT, SEGMENTS, PartFile, parts_of, read_values
 from opic.ops.forgotten_pages import AppliedRecords, Forgotten
@@ -326,11 +326,13 @@ class ShardCopy:
         at, end, applied = self._log_from, self._end.log_end, AppliedRecords(end.hashes["offsets"] for end in ends)
         if at < end:
             for entries in self._entries(self.keys.log, f"1-{at}" if at else "-", f"1-{end - 1}"):
-                numbers = [int(entry_id.partition(b"-")[2]) for entry_id, _ in entries]
-                if numbers != list(range(at, at + len(numbers))):
-                    break
+                first = at
+                for name, fields in entries:
+                    at += events_in(fields[b"k"].decode(), fields[b"v"])
+                    if int(name.partition(b"-")[2]) != at - 1:
+                        log.info("event %d may not have taken effect, but the log lacks it", first)
+                        return False
                 self._files["log"].put([[name, applied.rest(name, fields)] for name, fields in entries])
-                at += len(numbers)
                 renew()
         if at < end:
             log.info("event %d may not have taken effect, but the log lacks it", at)

@@ -15,7 +15,7 @@ from opic.ingest import Writer
 from opic.ingest.class_sweeps import unclassified
 from opic.ingest.dead_letters import Letters, StoredLetters
 from opic.ingest.event_log import KEY_MEMORY_BYTES, AppendTerms, EventLog, KeyedCall, Log, Positions
-from opic.ingest.step_counts import ALIVE_SECONDS, events_a_record, seconds_without_worker
+from opic.ingest.step_counts import ALIVE_SECONDS, seconds_without_worker
 from opic.ingest.worker import LogSource, work
 from opic.memory import memory_bytes
 from opic.model.cash import CLASSES_MAX, MILLION
@@ -413,11 +413,11 @@ class Backend:
     def waiting_events(self, ends: Positions) -> int:
         """Return how many events below some ends of partitions have not taken effect yet.
 
-        0 is exact. Else it is the number of records, times the mean number of events in the records that workers took
-        last: how many are packed in those that wait is not known.
+        Of the log in the store it is exact. On Kafka, where an offset is of a record, only 0 is: else it is the number
+        of records times their mean number of events of late.
         """
-        records = sum(max(0, end - self.crawl.resume(partition)) for partition, end in ends.items())
-        return round(records * events_a_record(self.shard)) if records else 0
+        offsets = sum(max(0, end - self.crawl.resume(partition)) for partition, end in ends.items())
+        return round(offsets * self.log.mean_events()) if offsets else 0
 
     def _is_pending(self) -> bool:
         """Return whether accepted records have yet to take effect; also while the log can't be asked."""

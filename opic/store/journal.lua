@@ -97,11 +97,21 @@ end
 -- `key` is '' or the digest of an Idempotency-Key. With a key, the values are those from number `done` on of a call
 -- whose body has the digest `body`. The progress of the call is kept for a day, so that a repeat continues there.
 -- `terms` are stored for the caller and returned with the key. A call deletes only a limited number of expired keys.
--- Returns {'OK', offset of the first, era}, or a refusal: {'AT', terms, done, era}: the call has progressed to `done`,
+-- A record of n events has n offsets, of which the last one names it: so the difference of two offsets counts events.
+-- Returns {'OK', the log's end, era}, or a refusal: {'AT', terms, done, era}: the call has progressed to `done`,
 -- with these terms; {'OTHER'}: the key was used with another body; {'FULL', microseconds until the first key expires};
 -- {'GONE'}: the store has lost the crawl; see `closed`.
 local KEY_US = 86400000000
 local KEYS_SWEPT_MAX = 100
+
+-- The number of events that a value has: those of an array in MessagePack (event_log.py counts the same).
+local function events_in(kind, value)
+  local first, second, third = string.byte(value, 1, 3)
+  if kind ~= 'event' or not first then return 1 end
+  if first >= 0x90 and first <= 0x9f then return math.max(first - 0x90, 1) end
+  if first == 0xdc and third then return math.max(second * 256 + third, 1) end
+  return 1
+end
 
 local function append(keys, args)
   local time_us, kind, key, body, terms = args[1], args[2], args[3], args[4], args[5]
@@ -130,11 +140,13 @@ local function append(keys, args)
     redis.call('HSET', keys[3], key, cmsgpack.pack({body, terms, done + count}))
     if not call then redis.call('ZADD', keys[4], string.format('%.0f', now + KEY_US), key) end
   end
+  local stop = first
   for i = 1, count do
-    redis.call('XADD', keys[1], string.format('1-%.0f', first + i - 1), 't', time_us, 'k', kind, 'v', args[i + 8])
+    stop = stop + events_in(kind, args[i + 8])
+    redis.call('XADD', keys[1], string.format('1-%.0f', stop - 1), 't', time_us, 'k', kind, 'v', args[i + 8])
   end
-  if count > 0 then redis.call('SET', keys[2], string.format('%.0f', first + count)) end
-  return {'OK', first, era}
+  if count > 0 then redis.call('SET', keys[2], string.format('%.0f', stop)) end
+  return {'OK', stop, era}
 end
 
 -- opic_4_begun: what `append` keeps of a call with an Idempotency-Key, and the era; without a call, or after its day, {}.

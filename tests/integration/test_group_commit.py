@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import httpx
 import pytest
+from logs import values_in
 from processes import wait_until
 from servers import Server
 from serving import serving
@@ -41,7 +42,7 @@ def event(number: int) -> bytes:
 def in_log(backend: Backend) -> list[str]:
     """The URLs of the events in the log, in order."""
     found = backend.log.read(0, 1_000)  # type: ignore[attr-defined]
-    return [decode_crawl_event(record.value).url for record in found]
+    return [decode_crawl_event(value).url for record in found for value in values_in(record)]
 
 
 def test_calls_that_wait_for_the_disk_share_the_next_append(backend: Backend) -> None:
