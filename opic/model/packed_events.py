@@ -64,10 +64,12 @@ def url_and_links(value: bytes) -> tuple[str, int]:
     """Return the URL and the number of links of an event in MessagePack.
 
     Raises:
-        msgspec.DecodeError: it is not decodable.
-        UnicodeDecodeError: the same.
+        ValueError: it is not decodable.
     """
-    found = _size_of(value)
+    try:
+        found = _size_of(value)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"not a decodable event: {error}") from None
     return found.url, array_length(bytes(found.links))
 
 
@@ -140,5 +142,5 @@ def links_of(value: bytes) -> int | None:
         return None
     try:
         return url_and_links(value)[1]
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except ValueError:
         return None

@@ -84,12 +84,16 @@ class Producer:
         """Return the partition of a key, that of Kafka's own partitioner; None leaves it to the client.
 
         The client computes the hash in Python for each record; ours is remembered by host.
+
+        Raises:
+            KafkaUnavailable: Kafka does not answer.
         """
         if key is None or not key.isascii():
             return None
         now, (count, until) = time.monotonic(), self._counts.get(topic, (0, 0.0))
         if now >= until:
-            count = len(self._client.partitions_for(topic))
+            with self._cluster.errors():
+                count = len(self._client.partitions_for(topic))
             self._counts[topic] = count, now + COUNT_SECONDS
         return shard_of(key.decode("ascii"), count)
 
@@ -328,7 +332,7 @@ def _host_and_links(value: bytes, normalization: Normalization) -> tuple[bytes |
     try:
         url, links = url_and_links(value)
         return _host(url, normalization), links
-    except (msgspec.DecodeError, UnicodeDecodeError, BadUrl):
+    except (ValueError, BadUrl):
         return None, 0
 
 
