@@ -116,6 +116,9 @@ class DeadLetter(Struct, frozen=True):
     value_bytes: Annotated[int, about("Size of the whole value in bytes.")]
     at: Annotated[float, about("Time when it became a dead letter, in Unix seconds.")]
     replayed: Annotated[bool, always("True if it was published again.")] = False
+    index: Annotated[int | None, about("Its place in the array of events that its record has; null without one.")] = (
+        None
+    )
 
 
 class DeadLetters(Struct, frozen=True):
