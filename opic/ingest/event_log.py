@@ -93,6 +93,7 @@ class Log(Protocol):
     """A log that accepts events: the log in the store, or a Kafka topic."""
 
     throttle: Throttle
+    mean_events: float  # That the difference of two offsets of one stands for.
 
     @property
     def single(self) -> bool:
@@ -110,9 +111,6 @@ class Log(Protocol):
     def ends(self) -> Positions:
         """Return the end of each partition."""
 
-    def mean_events(self) -> float:
-        """Return how many events a difference of two offsets of one stands for, on the average of late."""
-
     def missing(self) -> Mapping[str, int]:
         """Return how many events are gone from the log that have not taken effect, by partition."""
 
@@ -125,6 +123,7 @@ class EventLog:
 
     partition = LOG_PARTITION
     single = True
+    mean_events = 1.0  # Its offsets count events.
 
     def __init__(self, client: Client, keys: Keys, keys_max: int = KEYS_MAX) -> None:
         """Use a client that does not retry: after a lost connection, an append may or may not have taken effect."""
@@ -270,10 +269,6 @@ class EventLog:
     def ends(self) -> Positions:
         """Return the end offset by partition."""
         return {self.partition: self.end()}
-
-    def mean_events(self) -> float:
-        """Return 1: offsets count events."""
-        return 1.0
 
     def missing(self) -> Mapping[str, int]:
         """Return nothing: only what has taken effect is trimmed from this log."""

@@ -1,8 +1,7 @@
 """The ledger: the specification of how cash moves, in plain Python.
 
 It keeps every page in a dict and processes one record at a time. `opic.replica.batch` does the same in columns and
-batches. Given the same log, both end in exactly the same state, however records are batched, and events packed into
-records (tests/properties).
+batches. Given the same log, both end in exactly the same state, however records are batched (tests/properties).
 
 Cash moves as follows. Genesis mints M grains for the virtual page (`books.pool`). A page that becomes known receives
 all that was granted so far (`credit`). A read takes a page's whole cash, gives the share d of it to its links in equal
@@ -92,21 +91,18 @@ class Ledger:
             if record.offset < self.next_offset(partition):
                 continue
             for index, event in enumerate(decode_events(partition, record, self.limits)):
-                self._apply(record, record.call_of(index), event)
+                if not self.series:
+                    self.series.append(Entry(record.time_us, self.books.rounds, self.books.clock))
+                if self._repeats(record.call_of(index), record.time_us):
+                    self.books.repeats += 1
+                else:
+                    self._decide(event)
+                    note_hosts(self.host_failures, event, record.time_us)
+                self.books.time_us = record.time_us
+                self.books.check(self._minted)
+                if entry_due(self.series[-1], self.books):
+                    self.series.append(Entry.of(self.books))
             self._next_offset[partition] = record.offset + 1
-
-    def _apply(self, record: Record, call: bytes, event: CheckedEvent) -> None:
-        if not self.series:
-            self.series.append(Entry(record.time_us, self.books.rounds, self.books.clock))
-        if self._repeats(call, record.time_us):
-            self.books.repeats += 1
-        else:
-            self._decide(event)
-            note_hosts(self.host_failures, event, record.time_us)
-        self.books.time_us = record.time_us
-        self.books.check(self._minted)
-        if entry_due(self.series[-1], self.books):
-            self.series.append(Entry.of(self.books))
 
     def _repeats(self, call: bytes, time_us: int) -> bool:
         """Return whether the same call already took effect within a day of record time; otherwise remember it."""

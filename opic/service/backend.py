@@ -15,7 +15,7 @@ from opic.ingest import Writer
 from opic.ingest.class_sweeps import unclassified
 from opic.ingest.dead_letters import Letters, StoredLetters
 from opic.ingest.event_log import KEY_MEMORY_BYTES, AppendTerms, EventLog, KeyedCall, Log, Positions
-from opic.ingest.step_counts import ALIVE_SECONDS, seconds_without_worker
+from opic.ingest.step_counts import ALIVE_SECONDS, events_a_record, seconds_without_worker
 from opic.ingest.worker import LogSource, work
 from opic.memory import memory_bytes
 from opic.model.cash import CLASSES_MAX, MILLION
@@ -417,7 +417,9 @@ class Backend:
         of records times their mean number of events of late.
         """
         offsets = sum(max(0, end - self.crawl.resume(partition)) for partition, end in ends.items())
-        return round(offsets * self.log.mean_events()) if offsets else 0
+        if not offsets or isinstance(self.log, EventLog):
+            return offsets
+        return round(offsets * (events_a_record(self.shard) or self.log.mean_events))
 
     def _is_pending(self) -> bool:
         """Return whether accepted records have yet to take effect; also while the log can't be asked."""

@@ -96,23 +96,13 @@ end
 --   ARGV time_us kind key body terms done keys-max era value value ...
 -- `key` is '' or the digest of an Idempotency-Key. With a key, the values are those from number `done` on of a call
 -- whose body has the digest `body`. The progress of the call is kept for a day, so that a repeat continues there.
--- `terms` are stored for the caller and returned with the key. A call deletes only a limited number of expired keys.
--- A record of n events has n offsets, of which the last one names it: so the difference of two offsets counts events.
+-- `terms` are stored for the caller and returned with the key. A call deletes only a limited number of expired keys. A
+-- record of n events has n offsets, and is named by the last.
 -- Returns {'OK', the log's end, era}, or a refusal: {'AT', terms, done, era}: the call has progressed to `done`,
 -- with these terms; {'OTHER'}: the key was used with another body; {'FULL', microseconds until the first key expires};
 -- {'GONE'}: the store has lost the crawl; see `closed`.
 local KEY_US = 86400000000
 local KEYS_SWEPT_MAX = 100
-
--- The number of events that a value has: those of an array in MessagePack (event_log.py counts the same).
-local function events_in(kind, value)
-  local first, second, third = string.byte(value, 1, 3)
-  if kind ~= 'event' or not first then return 1 end
-  if first >= 0x90 and first <= 0x9f then return math.max(first - 0x90, 1) end
-  if first == 0xdc and third then return math.max(second * 256 + third, 1) end
-  return 1
-end
-
 local function append(keys, args)
   local time_us, kind, key, body, terms = args[1], args[2], args[3], args[4], args[5]
   local done, keys_max, now = tonumber(args[6]), tonumber(args[7]), now_us()
@@ -121,9 +111,8 @@ local function append(keys, args)
     return redis.error_reply('OPICARGS append needs values')
   end
   local refusal, era = closed(keys[5], args[8])
-  if refusal then return refusal end
-  if redis.call('HEXISTS', keys[5], 'format') == 0 then return {'GONE'} end
-  local ends = key ~= '' and tonumber(redis.call('ZSCORE', keys[4], key) or 0) or 0
+  if refusal or redis.call('HEXISTS', keys[5], 'format') == 0 then return refusal or {'GONE'} end
+  local ends, stop = key ~= '' and tonumber(redis.call('ZSCORE', keys[4], key) or 0) or 0, first
   local call = ends > now and cmsgpack.unpack(redis.call('HGET', keys[3], key))
   if call and call[1] ~= body then return {'OTHER'} end
   if call and (call[2] ~= terms or call[3] ~= done) then return {'AT', call[2], call[3], era} end
@@ -140,7 +129,6 @@ local function append(keys, args)
     redis.call('HSET', keys[3], key, cmsgpack.pack({body, terms, done + count}))
     if not call then redis.call('ZADD', keys[4], string.format('%.0f', now + KEY_US), key) end
   end
-  local stop = first
   for i = 1, count do
     stop = stop + events_in(kind, args[i + 8])
     redis.call('XADD', keys[1], string.format('1-%.0f', stop - 1), 't', time_us, 'k', kind, 'v', args[i + 8])

@@ -21,7 +21,6 @@ from opic.ingest.kafka.connection import ALL, Client, KafkaCluster, headers_of, 
 from opic.ingest.kafka.known_offsets import FirstOffsets
 from opic.ingest.kafka.signatures import Headers, Signatures, is_control
 from opic.ingest.outage import Outage
-from opic.ingest.step_counts import events_a_record
 from opic.model.events import decode_seeds, encode_seeds
 from opic.model.packed_events import Pack, pack, url_and_links
 from opic.replica import Crawl
@@ -171,7 +170,7 @@ class KafkaLog:
         self.throttle = cluster.throttle
         self._signatures = Signatures(cluster.settings, lambda: crawl.shards[0].secret)
         self._lock = threading.Lock()  # A consumer is for one thread at a time.
-        self._mean_sent = 1.0  # Events in a record, of the last call.
+        self.mean_events = 1.0  # In a record of the last call.
         self._first = FirstOffsets(crawl, cluster.topic)
         self._consumer: Client = cluster.consumer(isolation_level=ALL)
         try:
@@ -242,7 +241,7 @@ class KafkaLog:
                 self._producer.send(topic, value, host, headers, timestamp_ms=at_ms)
                 for value, host, headers in self._records(values, time_us, kind, key)
             ]
-            self._mean_sent = len(values) / len(sent) if sent else self._mean_sent
+            self.mean_events = len(values) / len(sent) if sent else self.mean_events
             written = self._producer.wait(sent, ANSWER_SECONDS)
         ends: dict[str, int] = {}
         for found in written:
@@ -283,10 +282,6 @@ class KafkaLog:
                 self._partitions = self._cluster.partitions(self._consumer)
             found = self._consumer.end_offsets(self._partitions, timeout_ms=round(ANSWER_SECONDS * 1000))
         return {name_of(partition): end for partition, end in found.items()}
-
-    def mean_events(self) -> float:
-        """Return the mean number of events in the records that a worker took last, or else that were sent last."""
-        return events_a_record(self._crawl.shards[0]) or self._mean_sent
 
     def missing(self) -> Mapping[str, int]:
         """Return how many events are gone from the topic that have not taken effect, by partition."""
