@@ -233,7 +233,7 @@ class Exact:
         if not (may or old) or not self._kept.lock.acquire(timeout=waits):
             return self._unsettled.told() or view
         try:
-            if may and self._is_stale():
+            if may and self._is_stale(further=further):
                 self._settle(further=further)
                 self._credit -= self._cpu
         finally:
