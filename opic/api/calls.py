@@ -1,5 +1,6 @@
 """HTTP request handlers: one method for each call of the public API."""
 
+import dataclasses
 import threading
 import time
 import uuid
@@ -15,6 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from opic import __version__
 from opic.api import bodies, queries
 from opic.api.coalescing import Coalescer, InLoop, while_connected
 from opic.api.event_bodies import Intake, take
@@ -25,8 +27,11 @@ from opic.errors import BadEvent, BadInput
 from opic.frontier import HostPoliteness, PagesRequest
 from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS
 from opic.ingest.event_log import KeyedCall
+from opic.messages import sentences
 from opic.messages.local import RankedDomain
+from opic.model.cash import MILLION
 from opic.model.events import EventLimits, page_of, shown_canonical
+from opic.query.forecast import forecast
 from opic.query.inflow import inflow
 from opic.query.inlinks import inlinks, most_linked
 from opic.query.page_entries import EXACT
@@ -193,7 +198,10 @@ class Calls:
         """Return the pages that would be handed out next, without leasing them. They may change at any time."""
         self._check_n(asked.n)
         now = time.time()
-        return {**self._backend.frontier.peek(asked.n, asked.domain, asked.mode), "as_of": now}
+        found = self._backend.frontier.peek(asked.n, asked.domain, asked.mode)
+        outside = self._backend.frontier.outside() if asked.domain is None else 0
+        why = sentences.held_back(found, self._backend.crawl.totals().live, outside)
+        return {**found, "held_back": why, "as_of": now}
 
     def post_release(self, asked: bodies.Leases) -> Answer:
         """Release leases on pages that will not be fetched. Expired leases are ignored."""
@@ -251,8 +259,15 @@ class Calls:
         self._check_n(asked.n)
         backend, terms = self._backend, (asked.n, asked.domain, asked.policy, asked.window, asked.after)
         if asked.by == "inlinks":
+            if asked.state is not None:
+                raise BadInput(f"state={asked.state} is for by=importance, not for by=inlinks")
             return most_linked(backend.query, backend.links, *terms)
-        return backend.query.top_from(*terms)
+        found = backend.query.top_from(*terms, state=asked.state)
+        pages = found["pages"]
+        if not pages:
+            return found
+        certain = [bool(page.get("certain")) for page in pages]
+        return {**found, "certainty": sentences.certainty(certain, pages[0].get("error_bound"))}
 
     def get_hosts(self, asked: queries.TopSites) -> Answer:
         """Return the most important hosts, descending. A host's importance is the sum of its pages' importance."""
@@ -341,8 +356,12 @@ class Calls:
         return {"domain": name, "pages": pages, **found}
 
     def get_explain(self, asked: queries.OnePage) -> Answer:
-        """Explain a page's score and whether it is handed out next: the parts of its cash, the formula with numbers."""
-        return self._known(self._backend.explain(asked.url, asked.policy, asked.window), asked.url)
+        """Explain a page's score and whether it is handed out next: the parts of its cash, the formula with numbers.
+
+        `reasons` says the same in sentences.
+        """
+        found = self._known(self._backend.explain(asked.url, asked.policy, asked.window), asked.url)
+        return {**found, "reasons": sentences.reasons(found)}
 
     async def get_search(self, asked: queries.UrlPart) -> Response:
         """Find pages by a part of their URL.
@@ -362,20 +381,29 @@ class Calls:
 
     def get_stats(self, _: queries.Nothing) -> Answer:
         """Return the current counts of pages, rounds and waiting events."""
-        now = time.time()
-        return {**self._backend.stats(), "as_of": now}
+        now, settings = time.time(), self._settings
+        where = {"crawl": settings.crawl, "store": settings.store_shown(), "opic_version": __version__}
+        return {**self._backend.stats(), **where, "as_of": now}
 
     async def get_series(self, asked: queries.SeriesPoints) -> Response:
-        """Return the progress of the crawl: rounds and clock over time, and the error bound over rounds.
+        """Return the progress of the crawl: rounds, clock and pages over time, and the error bound over rounds.
 
-        The error bound has a point for each sixteenth of a doubling of the rounds, recorded while an endpoint runs.
+        Error bound and pages have a point for each sixteenth of a doubling of the rounds, recorded while an endpoint
+        runs. `forecast` says when all pages will be read, if that can be told.
         """
         return Json(await self._series.ask(asked.n))
 
     def _series_and_curve(self, asked: Sequence[int]) -> list[Mapping[str, object]]:
         now, curve = time.time(), self._backend.curve
-        convergence = [point.shown() for point in curve.points()]
-        return [{"series": curve.series(n), "convergence": convergence, "as_of": now} for n in asked]
+        progress = curve.progress()
+        found = dataclasses.asdict(forecast(progress, round(now * MILLION)))
+        told = {
+            "convergence": [point.shown() for point in curve.points()],
+            "progress": [counts.shown() for counts in progress],
+            "forecast": {**found, "text": sentences.ending(found)},
+            "as_of": now,
+        }
+        return [{"series": curve.series(n), **told} for n in asked]
 
     async def get_dead_letters(self, asked: queries.NewestLetters) -> Response:
         """Return the newest dead letters, newest first: events that were refused, and why."""

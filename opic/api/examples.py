@@ -55,7 +55,7 @@ _standing: Example = {
     **{"lease_until": None, "waits_until": None, "revisit_at": None, "revisit_seconds": 3_600.0},
     **{"not_before": None, "priority": 1.0, "refused": None},
     **{"host_free_at": None, "host_delay_seconds": 1.0, "host_in_flight": 0, "host_in_flight_max": None},
-    **{"failures": 0, "failed_fetches": 0, "max_failures": 8},
+    **{"failures": 0, "failed_fetches": 0, "max_failures": 8, "order": "exact"},
 }
 _explained: Example = {
     **{"url": A, "importance": 0.25, "rank": 1, "percentile": 100.0, "known_pages": 4, "cash": 524_288},
@@ -68,7 +68,17 @@ _explained: Example = {
     },
     **{"class": "other", "weight": 1.0, "state": "read", "depth": 1, "meta": {"job": "news"}, "excluded": False},
     **{"frontier": _standing, "as_of": NOW},
+    "given_by": {"pages": [{"url": B, "share": 0.6}], "known": 2, "jump": 0.2},
+    "reasons": [
+        {"about": "Rank", "sentences": ["1 of 4 known pages, at least as important as 100 % of them."]},
+        {
+            "about": "When it is offered",
+            "sentences": ["It may be handed out now.", "It has place 1 among read pages, by importance."],
+        },
+    ],
 }
+_certain: Example = {"certainty": "The error bound 0.0071 makes all these ranks certain."}
+_waits: Final = ["1 page is leased to a crawler: its event, or the end of its lease, frees it."]
 
 ANSWERS: Final[dict[str, Example]] = {
     "CrawlEvent": {"url": A, "links": ["https://a.example/b", B]},
@@ -79,7 +89,10 @@ ANSWERS: Final[dict[str, Example]] = {
         **{"pages": [_next], "retry_after": 0, "exhausted": False, "waiting": _held, "as_of": NOW},
         **{"policy": "exact", "order": "exact"},
     },
-    "Frontier": {"pages": [{**_shown, "host": "b.example"}], "as_of": NOW, "policy": "exact"},
+    "Frontier": {
+        **{"pages": [{**_shown, "host": "b.example", "key": 0.31}], "as_of": NOW, "policy": "exact", "order": "exact"},
+        **{"waiting": {**dict.fromkeys(_held, 0), "leased": 1}, "held_back": _waits},
+    },
     "Released": {"released": 1},
     "Renewed": {"renewed": [{"lease": _lease, "lease_until": 1_764_000_600.0}], "lost": []},
     "Politeness": {
@@ -95,7 +108,11 @@ ANSWERS: Final[dict[str, Example]] = {
     "OneImportance": {**_page, "as_of": NOW},
     "Importances": {"pages": [_page, {"url": B, "importance": None}], "as_of": NOW},
     "History": {"url": A, "measures": _measures, "as_of": NOW},
-    "Top": {"pages": [{"url": A, "importance": 0.25, "rank": 1, "cash": 524_288, **_estimated}], "as_of": NOW},
+    "Top": {
+        "pages": [{"url": A, "importance": 0.25, "rank": 1, "cash": 524_288, **_estimated}],
+        "as_of": NOW,
+        **_certain,
+    },
     "Hosts": {"hosts": [{"host": "a.example", "importance": 0.4, "pages": 12, "read_pages": 3}], "as_of": NOW},
     "SiteDomains": {
         "domains": [{"domain": "a.example", "importance": 0.5, "pages": 20, "read_pages": 7, "hosts": 2}],
@@ -118,6 +135,22 @@ ANSWERS: Final[dict[str, Example]] = {
         **{"known_pages": 4, "read_pages": 3, "clock": 9_437_184, "rounds": 1.125, "lag": 0, "given_up_pages": 0},
         **{"undelivered": 0, "pool": _books["virtual"], "granted_rounds": 1.02, "shards": 1, "kept_links": "kept"},
         **{"warnings": [], "policy": "exact", "error_bound": 0.0071, "as_of": NOW},
+        **{"crawl": "default", "store": "the embedded store in opic-data", "opic_version": "0.1.0"},
+    },
+    "Series": {
+        "series": [{"time": NOW, "rounds": 1.125, "clock": 9_437_184}],
+        "convergence": [{"time": NOW, "rounds": 1.125, "clock": 9_437_184, "unspent": 524_288, "error_bound": 0.0071}],
+        "progress": [
+            {
+                **{"time": NOW, "read_pages": 30, "to_fetch_pages": 70, "failed_pages": 1, "denied_pages": 2},
+                "outside_pages": 0,
+            }
+        ],
+        "forecast": {
+            **{"text": "70 pages to fetch. No end is in sight.", "pace": "growing", "to_fetch": 70},
+            **{"idle_seconds": 1.5, "reads_per_second": 0.5, "found_per_read": 1.2, "seconds": None},
+        },
+        "as_of": NOW,
     },
     "Problem": {
         **{"type": "urn:opic:problem:bad-event", "title": "Invalid event", "status": 422, "detail": _bad_url},

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 from msgspec import Meta, Struct
 
 from opic.errors import BadInput
-from opic.messages.terms import HOST_CHARS_MAX, HostName, Mode, Policy, TopBy, about
+from opic.messages.terms import HOST_CHARS_MAX, HostName, Mode, Policy, TopBy, TopState, about
 from opic.model.series import NUMBER, Window
 
 LETTERS_MAX: Final = 100
@@ -126,6 +126,10 @@ class TopPages(OfPolicy, frozen=True):
             'duration like "7d", only links from pages read in it count.'
         ),
     ] = "importance"
+    state: Annotated[
+        TopState | None,
+        about("Only pages never read, only those read, or only those that may not be read. With by=importance."),
+    ] = None
     after: Annotated[
         str | None,
         about(

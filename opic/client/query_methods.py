@@ -40,13 +40,15 @@ class QueryMethods:
         policy: answers.Policy | None = None,
         window: answers.Window | None = None,
         by: answers.TopBy | None = None,
+        state: answers.TopState | None = None,
         after: str | None = None,
     ) -> Call[answers.Top]:
         """Return the `n` most important pages, 100 if `n` is None; with `by="inlinks"` those most pages link to.
 
         `after` is the `next` of the answer before: the list goes on there.
         """
-        asked = {"n": n, "domain": domain, "policy": policy, "window": window, "by": by, "after": after}
+        asked = {"n": n, "domain": domain, "policy": policy, "window": window, "by": by}
+        asked |= {"state": state, "after": after}
         return calls.get("/v1/top", answers.Top, **asked)
 
     @Method

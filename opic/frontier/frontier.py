@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from opic.admission import SCOPE, Admission
 from opic.arrays import Int64s
 from opic.errors import NotKept
+from opic.frontier import page_counts
 from opic.frontier.crawl_orders import CrawlOrders
 from opic.frontier.held_pages import HostPoliteness, read_host_politeness, write_host_politeness
 from opic.frontier.leases import Lease, await_leases, server_runs
@@ -31,6 +32,15 @@ from opic.query.fetch_order import FetchOrder
 from opic.query.kept_links import KeptLinks
 from opic.replica import Crawl
 from opic.urls.canonical import URL_BYTES_MAX, canonical_host, canonical_url, host_of
+
+
+class PagesToFetch(NamedTuple):
+    """The known pages that were never read."""
+
+    pages: int  # Still to be fetched: free, leased, or to be offered later.
+    failed: int  # Given up.
+    denied: int  # Not to be fetched: 401, 403, 451, robots.txt, a rule, a trap.
+    outside: int  # Outside the scope of the crawl.
 
 
 class Frontier:
@@ -142,8 +152,9 @@ class Frontier:
             mode: as in `next`.
 
         Returns:
-            "pages": in the order of the strategy, each with "url", "host", "cash", "importance" and "fetched_before";
-            "policy", that of importance; "waiting" and "exhausted", as in `next`.
+            "pages": in the order of the strategy, each with "url", "host", "cash", "importance", "fetched_before" and
+            "key", what orders them, largest first; "order", what the keys are; "waiting" and "exhausted", as in `next`; "policy", that
+            of importance.
 
         Raises:
             BadInput: a parameter is invalid.
@@ -152,10 +163,12 @@ class Frontier:
         return self.crawl.steadily(lambda: self._peeked(request))
 
     def _peeked(self, request: PagesRequest) -> dict[str, object]:
-        places, held = self._scheduler.peek(request)
+        peeked = self._scheduler.peek(request)
+        places = peeked.places
         policy, shares = self._shares(places)
+        terms = {"policy": policy, "order": peeked.order, **peeked.held}
         if not places:
-            return {"pages": [], "policy": policy, **held}
+            return {"pages": [], **terms}
         rows, urls = self.crawl.rows(places), self.crawl.urls_of(places)
         total = self._scheduler.hot.total(rows.books)
         return {
@@ -166,15 +179,16 @@ class Frontier:
                     "cash": cash,
                     "importance": min(max(spent + cash, 0) / total, 1.0) if share is None else share,
                     "fetched_before": reads > 0,
+                    "key": key,
                 }
-                for place, share, cash, spent, reads in zip(
-                    places, shares, rows.cash.tolist(), rows.spent.tolist(), rows.reads.tolist(), strict=True
+                for place, share, key, cash, spent, reads in zip(
+                    places, shares, peeked.keys, *(of.tolist() for of in (rows.cash, rows.spent, rows.reads)),
+                    strict=True,
                 )
                 if urls[place]  # It was forgotten a moment ago.
             ],
-            "policy": policy,
-            **held,
-        }
+            **terms,
+        }  # fmt: skip
 
     def explain(self, url: str, url_bytes_max: int = URL_BYTES_MAX) -> dict[str, object] | None:
         """Explain why a page is or is not handed out next.
@@ -191,7 +205,8 @@ class Frontier:
             effect for it; "host_delay_seconds": the delay in effect for this host; "host_in_flight": active leases on
             pages of its host, and "host_in_flight_max", None without a cap; "rules": the rules that apply to it;
             "place": its rank among all pages that may be offered, from 1, in the order of suggestions, None if it is
-            not among them; "next": whether nothing prevents it from being handed out; "why_not": what does, a sentence
+            not among them; "order": what that order is by, as in `peek`;
+            "next": whether nothing prevents it from being handed out; "why_not": what does, a sentence
             each.
 
         Raises:
@@ -208,6 +223,7 @@ class Frontier:
         shut = self.admission is not None and self.admission.is_shut(place)
         standing = PageStanding.read(self.crawl, place, host, self.politeness, self.admission)
         state, cash = int(rows.state[0]), int(rows.cash[0])
+        ranked = self._orders.by_importance()
         why_not = against(standing, state, cash, host)
         rules = self.admission.why(canonical) if self.admission is not None else []
         if shut:
@@ -233,10 +249,22 @@ class Frontier:
             "host_in_flight": standing.in_flight,
             "host_in_flight_max": standing.cap or None,
             "rules": rules,
-            "place": place_in_order(self.crawl.replicas, place, self._terms, self._orders.by_importance()),
+            "place": place_in_order(self.crawl.replicas, place, self._terms, ranked),
+            "order": self._terms.order(ranked=ranked is not None),
             "next": not why_not,
             "why_not": why_not,
         }
+
+    def to_fetch(self) -> PagesToFetch:
+        """Count the pages that were never read, by whether they are still to be fetched. Looks at no page."""
+        never = self.crawl.steadily(self._scheduler.kinds)[:, 0]
+        outside = min(self.outside(), int(never[page_counts.DENIED]))
+        return PagesToFetch(
+            pages=int(never[page_counts.FREE : page_counts.DENIED].sum()),
+            failed=int(never[page_counts.GIVEN_UP]),
+            denied=int(never[page_counts.DENIED]) - outside,
+            outside=outside,
+        )
 
     def census(self) -> dict[tuple[str, str], int]:
         """Count all pages by the name of their class and by what holds them back, one of `CENSUS_KINDS`.

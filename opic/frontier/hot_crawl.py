@@ -19,7 +19,7 @@ from opic.frontier.held_pages import read_freed, read_held, read_released
 from opic.frontier.hot_order import LEASED, HotOrder
 from opic.frontier.hot_shard import HotShard
 from opic.frontier.leases import Lease
-from opic.frontier.page_counts import CENSUS_KINDS
+from opic.frontier.page_counts import CENSUS_KINDS, CODES
 from opic.frontier.requests import FrontierTerms
 from opic.frontier.suspects import Suspects
 from opic.model.books import Books
@@ -303,6 +303,15 @@ class HotCrawl:
                 hot.order.advance(hot.now())
                 found += hot.order.counts.census(hot.replica.state)
         return found
+
+    def kinds(self) -> Int64s:
+        """Count the pages by what holds them back, (`page_counts.CODES` / 2, 2): never read, and read."""
+        found = np.zeros(CODES, np.int64)
+        for hot in self.shards:
+            with hot.replica.lock:
+                hot.order.advance(hot.now())
+                found += hot.order.counts.totals
+        return found.reshape(-1, 2)
 
     def live(self) -> int:
         """Count the live pages."""

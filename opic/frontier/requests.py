@@ -59,6 +59,10 @@ class FrontierTerms:
     share: float | None = None  # Fraction of never-read pages in answers with mode "any"; purely by cash if None.
     domain_bytes: int = DOMAIN_BYTES  # For cached hosts and pages of the domains that requests name.
 
+    def order(self, *, ranked: bool) -> str:
+        """Name what orders pages, by importance if `ranked`: exact, cash, random or cycle."""
+        return "exact" if ranked else "cash" if self.strategy == GREEDY else self.strategy
+
     def key(self, cash: int, *, read: bool) -> float:
         """Return a page's key in the greedy order: at least one grain, because a key of 0 is not offered."""
         return abs(cash) if read or self.discovery == 1 else max(cash * self.discovery, 1.0)

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from opic.admission import Admission, Ration
@@ -43,6 +43,18 @@ PAGES_TOGETHER: Final = 2_000  # Requests for more pages in total are answered o
 PATIENT_TURNS: Final = 4  # Turns that wait for the news of other endpoints; then we choose by what we know.
 TURNS_MAX: Final = 200  # Maximum number of turns of one call; it then answers with the pages it has.
 log = logging.getLogger("opic.frontier")
+
+
+@dataclass(frozen=True, slots=True)
+class Peeked:
+    """What would be handed out next."""
+
+    places: list[Place]  # Best first.
+    keys: list[float]  # What orders them, largest first.
+    order: str  # What the keys are: exact (importance), cash, trust, random or cycle.
+    held: dict[str, object]  # What `NextAnswers.held` says.
+
+
 _Chosen = tuple[int, ChosenPage, RequestPart | None]  # The shard, a page there, and what it is for; None: a spare page.
 
 JUDGE_BATCHES_COUNTED: Final = 40  # Takes some 50 ms.
@@ -78,15 +90,29 @@ class Scheduler:
         with self._lock:
             self.hot.drop()
 
-    def peek(self, request: PagesRequest) -> tuple[list[Place], dict[str, object]]:
-        """Return the places of the pages that would be handed out next, and what `NextAnswers.held` says."""
+    def peek(self, request: PagesRequest) -> "Peeked":
+        """Return the pages that would be handed out next, and what holds others back."""
         orders = self._orders.of([request])
         with self._locked():
             self.choices.use(orders)
             self.hot.look()
             picked = self.choices.pick(request.choice(request.mode, request.hosts), request.n)
             held = self._answers.held(request, empty=not len(picked))
-        return list(zip(picked.shards.tolist(), picked.ids.tolist(), strict=True)), held
+            order = self._order_of(request.mode)
+        places = list(zip(picked.shards.tolist(), picked.ids.tolist(), strict=True))
+        return Peeked(places, picked.counts.tolist(), order, held)
+
+    def _order_of(self, mode: str) -> str:
+        """Name what orders the pages of a mode."""
+        if mode == "coverage":
+            return "trust"
+        return self.terms.order(ranked=self.choices.ranking(mode, None) is not None)
+
+    def kinds(self) -> Int64s:
+        """Count all pages by what holds them back and whether they were read; see `HotCrawl.kinds`."""
+        with self._locked():
+            self.hot.prepare()
+            return self.hot.kinds()
 
     def judge(self) -> None:
         """Judge more of the pages that became known, some ten thousand."""

@@ -67,6 +67,7 @@ class FrontierPage(Struct, frozen=True):
     cash: Cash
     importance: Share
     fetched_before: bool
+    key: Annotated[float, always("What orders the pages, largest first; see `order`.")] = 0.0
 
 
 class Frontier(Struct, frozen=True):
@@ -77,6 +78,16 @@ class Frontier(Struct, frozen=True):
     exhausted: Annotated[bool, always("True if there are no pages, and waiting alone will bring none.")] = False
     waiting: Annotated[HeldBack, always("As in the answer of /v1/next.")] = HeldBack()
     policy: Annotated[str, always("The policy of importance: the default one.")] = "static"
+    order: Annotated[
+        str,
+        always(
+            "What the keys are. `exact`: of pages never read, importance with OPIC_SEED_SHARE of the random jumps to "
+            "seeds or trusted pages; of pages read before, below 0, by importance, rate of change and age. `cash`; "
+            "`trust`, of mode coverage; `random`; `cycle`."
+        ),
+    ] = "cash"
+    waiting: Annotated[HeldBack, always("Pages held back, as in the answer to /v1/next.")] = HeldBack()
+    held_back: Annotated[list[str], always("The same in sentences, or why there is no page.")] = []
 
 
 class Released(Struct, frozen=True):

@@ -74,6 +74,9 @@ class Top(Struct, frozen=True):
     pages: list[TopPage]
     as_of: AsOf
     next: Next = None
+    certainty: Annotated[
+        str | None, about("Which ranks the error bound makes certain, in a sentence; absent by=inlinks.")
+    ] = None
 
 
 class Site(Struct, frozen=True):
@@ -265,6 +268,29 @@ class Standing(Struct, frozen=True):
     ] = None
     refused: Annotated[str | None, about("Why the event of its lease was refused.")] = None
     rules: Annotated[list[AppliedRule], about("The rules that apply to its URL.")] = []
+    order: Annotated[str, always("What orders suggestions; as in the answer to /v1/frontier.")] = "cash"
+
+
+class Giver(Struct, frozen=True):
+    """A page that links to the page."""
+
+    url: str
+    share: Annotated[float, about("Share of the page's importance that comes by this link.")]
+
+
+class GivenBy(Struct, frozen=True):
+    """Where the importance of a page comes from; only with policy exact."""
+
+    pages: Annotated[list[Giver], about("The pages that give it most.")]
+    known: Annotated[int, about("How many pages that were read link to it.")]
+    jump: Annotated[float, about("Share that comes by the random jump, which reaches every page.")]
+
+
+class Reason(Struct, frozen=True):
+    """A part of the explanation, in sentences."""
+
+    about: str
+    sentences: list[str]
 
 
 class Explanation(OneImportance, frozen=True, kw_only=True):
@@ -277,6 +303,8 @@ class Explanation(OneImportance, frozen=True, kw_only=True):
     weight: Annotated[float, about("The page receives this multiple of every grant, by its class.")]
     state: Annotated[str, about("unread, read (since it became known or came back), gone, excluded or given_up.")]
     frontier: Annotated[Standing, about("Whether the page is `next`, and if not, why not.")]
+    given_by: Annotated[GivenBy | None, about("Who links to it, and what that gives it.")] = None
+    reasons: Annotated[list[Reason], always("The explanation in sentences.")] = []
     depth: Annotated[int | None, always("Number of links from a seed to the page; null if unknown.", null=True)] = None
     meta: Annotated[dict[str, str], always("The last metadata given for the page.")] = {}
     excluded: Annotated[bool, always("True if the page was forbidden when it was last fetched; it is not offered.")] = (

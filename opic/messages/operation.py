@@ -45,6 +45,9 @@ class Stats(Struct, frozen=True):
             "graph; absent if unknown."
         ),
     ] = None
+    crawl: Annotated[str, always("The crawl that answers,")] = ""
+    store: Annotated[str, always("its store, without a password,")] = ""
+    opic_version: Annotated[str, always("and the version of the service.")] = ""
     given_up_pages: Annotated[int | None, always("Pages given up after failed fetches.")] = None
     scope: Annotated[str | None, about("Only pages of these may be offered, OPIC_SCOPE; absent without a scope.")] = (
         None
@@ -93,8 +96,34 @@ class CurvePoint(SeriesEntry, frozen=True):
     ] = None
 
 
+class PagesAt(Struct, frozen=True):
+    """The pages of the crawl at a time: those read, and those never read by what is to become of them."""
+
+    time: Annotated[float, about("Time of the last record until then, in Unix seconds.")]
+    read_pages: Annotated[int, about("Pages read.")]
+    to_fetch_pages: Annotated[int, about("Pages still to be fetched.")]
+    failed_pages: Annotated[int, about("Pages given up after failed fetches.")]
+    denied_pages: Annotated[int, about("Pages not to be fetched: 401, 403, 451, robots.txt, a rule, a trap.")]
+    outside_pages: Annotated[int, about("Pages outside the scope of the crawl.")]
+
+
+class Forecast(Struct, frozen=True):
+    """When all pages that are known now will be read, if pages are read and found as fast as lately."""
+
+    text: Annotated[str, about("The forecast in words, or why there is none.")]
+    pace: Annotated[
+        Literal["finished", "new", "idle", "growing", "ending"],
+        about("Only one that is `ending` has an end that can be told."),
+    ]
+    to_fetch: Annotated[int, about("Pages still to be fetched.")]
+    idle_seconds: Annotated[float, about("Time since the last event.")]
+    reads_per_second: Annotated[float | None, about("Pages read for the first time; null if too few were read.")] = None
+    found_per_read: Annotated[float | None, about("New pages to fetch that each of them brought.")] = None
+    seconds: Annotated[float | None, about("Until all are read; null if that can't be told.")] = None
+
+
 class Series(Struct, frozen=True):
-    """The progress of a crawl, oldest first; the last entry of both lists is the current one."""
+    """The progress of a crawl, oldest first; the last entry of each list is the current one."""
 
     series: Annotated[list[SeriesEntry], about("One entry per hour or quarter of a round, thinned out to about `n`.")]
     convergence: Annotated[
@@ -102,6 +131,8 @@ class Series(Struct, frozen=True):
         about("Sixteen points for each doubling of the rounds, recorded while an endpoint was running."),
     ]
     as_of: AsOf
+    progress: Annotated[list[PagesAt], always("Counts of pages at the same points.")] = []
+    forecast: Annotated[Forecast | None, always("When the crawl ends.")] = None
 
 
 class DeadLetter(Struct, frozen=True):

@@ -14,6 +14,7 @@ else:
 Policy = Literal["exact", "static", "interpolation", "fixed", "variable", "improved"]
 Mode = Literal["any", "discover", "refresh", "coverage"]
 TopBy = Literal["importance", "inlinks"]
+TopState = Literal["unread", "read", "excluded"]
 NextPolicy = Literal["U", "OR", "YR", "YRU", "LDU", "GAI", "AI"]
 Window = float | str  # A number of rounds, or a duration such as "30d" or "12h".
 

@@ -55,6 +55,7 @@ SETTINGS: Final = (
     ("limits", "hash"),
     ("since", "hash"),
     ("curve", "hash"),
+    ("progress", "hash"),
     ("replayed", "set"),
     ("replays", "hash"),  # Behind the log, which is copied later.
 )

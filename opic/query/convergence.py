@@ -1,6 +1,6 @@
-"""Convergence curve: the error bound over rounds, recorded for people to look at; no other code uses it.
+"""Progress of a crawl: error bound and counts of pages over rounds, recorded for people to look at.
 
-Past values of the bound can't be computed later, so points are stored as the crawl goes on: one when the rounds first
+Past values can't be computed later, so points are stored as the crawl goes on: one when the rounds first
 enter each sixteenth of a doubling. The curve therefore has the same detail at the tenth round as at the thousandth, and
 at most POINTS_MAX points in total. Each endpoint checks once a second. Several endpoints may do so; the point written
 first stays. Rounds that pass while no endpoint runs have no points, and the curve is a straight line there.
@@ -26,7 +26,9 @@ POINTS_MAX: Final = STEPS_A_DOUBLING * (CLOCK_LIMIT.bit_length() - 1) + 1  # Plu
 NOTHING_SAID: Final = 2.0  # The maximum distance between two distributions; a bound this large says nothing.
 NOTE_SECONDS: Final = 1.0
 END_SECONDS: Final = 2.0
-PACKED = Struct(">qqqqd")
+PACKED: Final = Struct(">qqqqd")
+COUNTS: Final = Struct(">qqqqqq")
+Counts = tuple[int, int, int, int]  # Pages never read: to be fetched, failed, denied, outside the scope.
 
 
 class Point(NamedTuple):
@@ -49,6 +51,22 @@ class Point(NamedTuple):
         }
 
 
+class PageProgress(NamedTuple):
+    """How many pages were read, and what is to be said of those never read, when the last record took effect."""
+
+    time_us: int
+    read: int
+    to_fetch: int
+    failed: int
+    denied: int
+    outside: int
+
+    def shown(self) -> dict[str, object]:
+        """Return the counts as they appear in answers."""
+        counts = {f"{name}_pages": count for name, count in self._asdict().items() if name != "time_us"}
+        return {"time": self.time_us / MILLION, **counts}
+
+
 def step_of(rounds: int) -> int:
     """Return the index of the sixteenth of a doubling that rounds (in units of 2^-32) are in; -1 before the first.
 
@@ -61,9 +79,18 @@ def step_of(rounds: int) -> int:
 class Convergence:
     """The curve of a crawl."""
 
-    def __init__(self, crawl: Crawl, query: Query, disk_full: Callable[[], str | None] = lambda: None) -> None:
-        """Create the curve; `disk_full` returns the reason why nothing may be written now, or None."""
-        self._crawl, self._query, self._disk_full = crawl, query, disk_full
+    def __init__(
+        self, crawl: Crawl, query: Query, counts: Callable[[], Counts], disk_full: Callable[[], str | None]
+    ) -> None:
+        """Create the curve.
+
+        Args:
+            crawl: the crawl.
+            query: tells the error bound.
+            counts: counts the pages that were never read.
+            disk_full: returns the reason why nothing may be written now, or None.
+        """
+        self._crawl, self._query, self._counts, self._disk_full = crawl, query, counts, disk_full
         self._noted = -1
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
@@ -94,9 +121,10 @@ class Convergence:
         step = step_of(Books.merged(parts, self._crawl.rules).rounds)
         if step < 0 or step == self._noted or self._disk_full() is not None:
             return False
-        first = self._crawl.shards[0]
+        first, counts = self._crawl.shards[0], self._progress_now(parts)
         with store_errors():
             new = first.client.hsetnx(first.keys.curve, str(step), PACKED.pack(*self._point(parts)))
+            first.client.hsetnx(first.keys.progress, str(step), COUNTS.pack(*counts))
         self._noted = step
         return bool(new)
 
@@ -105,6 +133,23 @@ class Convergence:
         _, bound = self._query.default_bound(parts, books)
         said = NOTHING_SAID if bound is None else bound
         return Point(books.time_us, books.rounds, books.clock, books.open_cash, said)
+
+    def _progress_now(self, parts: list[Books]) -> PageProgress:
+        books = Books.merged(parts, self._crawl.rules)
+        return PageProgress(books.time_us, books.open, *self._counts())
+
+    def progress(self) -> list[PageProgress]:
+        """Return the stored counts of pages and the current ones, oldest first.
+
+        Raises:
+            StoreError: the store is unavailable.
+        """
+        first = self._crawl.shards[0]
+        with store_errors():
+            packed = first.client.hvals(first.keys.progress)
+        now = self._progress_now(self._crawl.books())
+        kept = sorted(map(PageProgress._make, map(COUNTS.unpack, packed)))
+        return [*(one for one in kept if one.time_us < now.time_us), now]
 
     def points(self) -> list[Point]:
         """Return the stored points and the current one, ordered by clock.

@@ -76,6 +76,12 @@ class CrawlPages:
         found: Bools = inside[self.host]
         return found
 
+    def of_state(self, name: str) -> Bools:
+        """Return a mask of the pages that were never read (unread), were read, or may not be read (excluded)."""
+        excluded, opened = (self.state & Flag.EXCLUDED) != 0, (self.state & Flag.OPEN) != 0
+        masks: dict[str, Bools] = {"excluded": excluded, "read": opened & ~excluded, "unread": ~opened & ~excluded}
+        return masks[name]
+
     @property
     def sites(self) -> Sites:
         """Page counts and score sums by host."""

@@ -13,17 +13,18 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from opic.arrays import Bools, Int64s
-from opic.errors import BadInput
+from opic.errors import BadInput, NotKept, StoreUnavailable
 from opic.model.cash import Flag
 from opic.model.series import UNITS_US, Window
 from opic.query.kept_links import KeptLinks
 from opic.query.queries import Query, check_count
 from opic.query.rankings import largest
 from opic.query.top_pages import Cursor, answer_of
-from opic.replica import Replica
+from opic.replica import Crawl, Replica
 from opic.replica.crawl import Outdated, Place
 from opic.urls.canonical import canonical_host
 
+GIVERS_MAX: Final = 3
 PAGES_AT_ONCE: Final = 1 << 16  # Pages whose last reads are looked up while a replica waits: some milliseconds.
 
 
@@ -52,27 +53,92 @@ def inlinks(query: Query, kept: KeptLinks, url: str, n: int = 100) -> dict[str, 
 
 def _linking(query: Query, kept: KeptLinks, url: str, n: int) -> dict[str, object] | None:
     crawl = query.crawl
-    loads = crawl.loads
     (place,) = crawl.ids_of([url])
     with kept.lock:
         as_of = kept.catch_up(kept.check, lambda _: None).as_of
         if place is None:
             return None
+        found = _Sources.of(crawl, kept, place)
+    first = np.lexsort((found.shards, found.ids))[:n]
+    places = found.places(first)
+    urls = crawl.urls_of(places)
+    shown = [urls[place] for place in places if urls[place]]  # Without what was forgotten a moment ago.
+    return {"url": url, "inlinks": shown, "known": len(found.ids), "as_of": as_of}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """The pages that were read, are not gone, and link to a page. Arrays are (n,)."""
+
+    shards: Int64s
+    ids: Int64s
+    links: Int64s  # How many links each has.
+
+    @classmethod
+    def of(cls, crawl: Crawl, kept: KeptLinks, place: Place) -> "_Sources":
+        """Find them. The caller holds the lock of the links, which are up to date.
+
+        Raises:
+            Outdated: a replica was reloaded.
+        """
+        loads = crawl.loads
         if kept.loads != loads:
             raise Outdated
         sources = kept.pool.to(kept.numbers.one(*place))
         parts, shards, ids = kept.numbers.by_shard(sources), *kept.numbers.places(sources)
-    live = np.zeros(len(sources), np.bool_)
-    for (at, ids_of_shard), replica in zip(parts, crawl.replicas, strict=True):
-        with replica.reading():
-            if crawl.loads != loads:
-                raise Outdated
-            live[at] = (replica.state[ids_of_shard] & (Flag.OPEN | Flag.GONE)) == Flag.OPEN
-    first = np.lexsort((shards[live], ids[live]))[:n]
-    places: list[Place] = list(zip(shards[live][first].tolist(), ids[live][first].tolist(), strict=True))
+        links = kept.pool.counts(int(sources.max(initial=-1)) + 1)[sources].astype(np.int64)
+        live = np.zeros(len(sources), np.bool_)
+        for (at, ids_of_shard), replica in zip(parts, crawl.replicas, strict=True):
+            with replica.reading():
+                if crawl.loads != loads:
+                    raise Outdated
+                live[at] = (replica.state[ids_of_shard] & (Flag.OPEN | Flag.GONE)) == Flag.OPEN
+        return cls(shards[live], ids[live], links[live])
+
+    def places(self, some: Int64s) -> list[Place]:
+        """Return the places of some of them, by their positions in the arrays."""
+        return list(zip(self.shards[some].tolist(), self.ids[some].tolist(), strict=True))
+
+
+def givers(query: Query, kept: KeptLinks, url: str, damping: float) -> dict[str, object] | None:
+    """Return which pages give a page its exact importance. It compares all kept links with the page: O(links).
+
+    A page gives each of its links an equal share of damping times its importance; links to pages that are gone count
+    here, though they count for nothing in PageRank.
+
+    Returns:
+        None where that can't be told, or the page has no importance. Otherwise "pages", the GIVERS_MAX that give it
+        most, each with "url" and "share" of the page's importance; "known", how many pages link to it; "jump", the
+        share that the random jump gives, which is what links do not.
+    """
+    try:
+        return query.crawl.steadily(lambda: _giving(query, kept, query.canonical(url), damping))
+    except (NotKept, StoreUnavailable):
+        return None
+
+
+def _giving(query: Query, kept: KeptLinks, url: str, damping: float) -> dict[str, object] | None:
+    crawl, view = query.crawl, query.exact_view()
+    (place,) = crawl.ids_of([url])
+    own = None if place is None else view.share(place)
+    if place is None or not own:
+        return None
+    with kept.lock:
+        kept.catch_up(kept.check, lambda _: None)
+        found = _Sources.of(crawl, kept, place)
+    at = view.positions(found.shards, found.ids)
+    here = at < len(view)
+    given = np.zeros(len(at))
+    given[here] = damping * view.estimates[at[here]] / np.maximum(found.links[here], 1) / own
+    best = np.argsort(-given, kind="stable")[:GIVERS_MAX]
+    places = found.places(best)
     urls = crawl.urls_of(places)
-    shown = [urls[place] for place in places if urls[place]]  # Without what was forgotten a moment ago.
-    return {"url": url, "inlinks": shown, "known": int(live.sum()), "as_of": as_of}
+    pages = [
+        {"url": urls[place], "share": min(share, 1.0)}
+        for place, share in zip(places, given[best].tolist(), strict=True)
+        if urls[place]
+    ]
+    return {"pages": pages, "known": len(at), "jump": max(1.0 - float(given.sum()), 0.0)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,8 @@ class Query(PageQuery):
         policy: str | None = None,
         window: float | str | None = None,
         after: str | None = None,
+        *,
+        state: str | None = None,
     ) -> dict[str, Any]:
         """Return the most important live pages, descending; ties by shard, then by order of first sight.
 
@@ -51,6 +53,7 @@ class Query(PageQuery):
             policy: as in `importance`.
             window: as in `importance`.
             after: go on here: the "next" of the answer before; see `opic.query.top_pages`.
+            state: only pages that were never read (unread), were read, or may not be read (excluded).
 
         Returns:
             "pages"; "next", if there are more; and "as_of", a time (Unix seconds) that no value is older than.
@@ -60,14 +63,16 @@ class Query(PageQuery):
         """
         check_count(n, "page")
         within = None if domain is None else canonical_host(domain)
-        return self.answered(policy, lambda named: self._top(n, within, after, *self.policy_of(named, window)))
+        return self.answered(policy, lambda named: self._top(n, within, after, state, *self.policy_of(named, window)))
 
-    def _top(self, n: int, within: str | None, after: str | None, policy: str, span: Window | None) -> dict[str, Any]:
+    def _top(  # noqa: PLR0917 - the terms of one question
+        self, n: int, within: str | None, after: str | None, state: str | None, policy: str, span: Window | None
+    ) -> dict[str, Any]:
         def ask() -> dict[str, Any]:
             pages, view = self._shown(policy, span, further=True)
             tops: dict[object, tuple[dict[str, Any], float]] = pages.kept.setdefault("tops", {})
-            if (found := tops.get(key := (n, within, after, policy, span))) is None:
-                found = best_pages(pages, view, n, within, after)
+            if (found := tops.get(key := (n, within, after, state, policy, span))) is None:
+                found = best_pages(pages, view, n, within, after, state=state)
                 if len(tops) >= TOPS_KEPT_MAX:
                     tops.clear()
                 tops[key] = found

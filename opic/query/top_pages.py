@@ -76,7 +76,13 @@ def answer_of(pages: list[Page], cursor: Callable[[int], Cursor], n: int, as_of:
 
 
 def best_pages(
-    shown: Snapshot | ExactView, view: View | None, n: int, within: str | None, after: str | None
+    shown: Snapshot | ExactView,
+    view: View | None,
+    n: int,
+    within: str | None,
+    after: str | None,
+    *,
+    state: str | None = None,
 ) -> tuple[dict[str, Any], float]:
     """Return the best live pages, descending, ties by position: an answer without its policy.
 
@@ -88,42 +94,42 @@ def best_pages(
         n: maximum number of pages.
         within: only pages of this host or domain and its subdomains; ranks are still among all pages.
         after: the "next" of the answer before.
+        state: only pages in this state; see `CrawlPages.of_state`.
 
     Raises:
         BadInput: `after` is none of an answer.
     """
     scores: Int64s | Float64s = shown.scores if view is None else view.scores
     total = shown.total if view is None else 1.0
-    if within is None and after is None:
+    if within is state is after is None:
         positions = _first(shown, view, n + 1)
     else:
         some = _some(shown, scores, total, within, after)
+        if state is not None:
+            some = some[shown.of_state(state)[some]]
         positions = some[largest(scores[some], n + 1)]
     best = scores[positions].tolist()
     if view is not None:
         ranks = view.ranks(best)
     else:
         assert isinstance(shown, Snapshot)
-        ranks = ranks_of_best(best) if within is after is None else shown.ranking.ranks(best)
+        ranks = ranks_of_best(best) if within is state is after is None else shown.ranking.ranks(best)
     places = shown.places(positions)
     urls, rows = shown.crawl.urls_of(places), shown.crawl.rows(places)
     cash = rows.cash if isinstance(shown, ExactView) else shown.cash[positions]
-    columns = places, best, ranks, cash.tolist(), rows.reads.tolist()
-    pages: list[Page] = [
-        {
-            "url": urls[place],
-            "importance": min(score / total, 1.0),
-            "rank": rank,
-            "cash": cash,
-            "reads": times,
-            "host": host_of(urls[place]) if urls[place] else "",
-        }
-        for place, score, rank, cash, times in zip(*columns, strict=True)
-    ]
+    columns = [urls[place] for place in places], best, ranks, cash.tolist(), rows.reads.tolist()
+    pages = [_entry(*one, total) for one in zip(*columns, strict=True)]
     answer = answer_of(pages, lambda last: Cursor(*places[last], best[last] / total), n, shown.as_of)
     lost = sum(score / total for place, score in zip(places[:n], best, strict=False) if not urls[place])
     answer["pages"] = [page for page in answer["pages"] if page["url"]]
     return answer, lost
+
+
+def _entry(  # noqa: PLR0917 - the columns of a page
+    url: str, score: float, rank: int, cash: int, reads: int, total: float
+) -> Page:
+    host = host_of(url) if url else ""
+    return {"url": url, "importance": min(score / total, 1.0), "rank": rank, "cash": cash, "reads": reads, "host": host}
 
 
 def _some(

@@ -27,7 +27,9 @@ from opic.query.coverage import CoverageQuery
 from opic.query.exact import Exact
 from opic.query.explain import explain
 from opic.query.fetch_order import FetchOrder
+from opic.query.inlinks import givers
 from opic.query.kept_links import KeptLinks
+from opic.query.page_entries import EXACT
 from opic.query.page_flows import PageFlows
 from opic.query.queries import Query
 from opic.query.snapshots import Snapshots
@@ -100,7 +102,6 @@ class Backend:
         terms = settings.max_url_bytes, settings.policy, settings.window_rounds
         self.query = Query(self.crawl, self.snapshots, *terms, exact=self.exact)
         self.coverage = CoverageQuery(self.flows)
-        self.curve = Convergence(self.crawl, self.query, self.disk_full)
         self.admission = Admission(self.crawl, Scope.of(settings.scope or "", self.crawl.rules.normalization))
         politeness = PolitenessSettings(
             settings.host_delay_seconds, settings.retry_seconds, settings.lease_seconds, settings.host_in_flight,
@@ -113,6 +114,7 @@ class Backend:
             worth=self.worth if settings.by_importance else None, domain_bytes=settings.domain_cache_bytes,
             shares=self.query.shares,
         )  # fmt: skip
+        self.curve = Convergence(self.crawl, self.query, self.frontier.to_fetch, self.disk_full)
 
     @property
     def limits(self) -> EventLimits:
@@ -401,7 +403,11 @@ class Backend:
         """
         found = explain(self.query, url, policy, window)
         standing = found and self.frontier.explain(url, self.settings.max_url_bytes)
-        return found and standing and {**found, "state": standing["state"], "frontier": standing}
+        if found is None or standing is None:
+            return None
+        by = givers(self.query, self.links, url, self.flows.damping) if found["policy"] == EXACT else None
+        given = {} if by is None else {"given_by": by}
+        return {**found, **given, "state": standing["state"], "frontier": standing}
 
     def lag(self) -> int:
         """Return how many accepted events have not taken effect yet; see `waiting_events`."""
@@ -438,8 +444,7 @@ class Backend:
         more: dict[str, object] = {"given_up_pages": given_up, "kept_links": self.links.standing}
         if self.admission.scope:
             more |= {"scope": str(self.admission.scope), "outside_pages": self.frontier.outside()}
-        more["warnings"] = self.warnings()
-        return {**self.query.stats(), **more, "lag": lag, "undelivered": undelivered}
+        return {**self.query.stats(), **more, "warnings": self.warnings(), "lag": lag, "undelivered": undelivered}
 
     def worker_problem(self) -> str | None:
         """Return that no worker is there, how long none has applied an event, and what to do.

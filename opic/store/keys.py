@@ -43,6 +43,7 @@ class Keys:
     call_ends: str
     metrics: str
     curve: str
+    progress: str
     sent: str
     seen: str
     page_meta: str

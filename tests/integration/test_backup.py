@@ -337,7 +337,7 @@ def test_dead_letters_and_settings_of_operators_are_in_the_copy(valkey: Server, 
     backup(crawl, tmp_path / "copy")
     restore(client, tmp_path / "copy", "other")
     other = Keys("other", 0)
-    for name in ("polite", "crawl_delays", "blocks", "limits", "rules", "curve", "local_lists"):
+    for name in ("polite", "crawl_delays", "blocks", "limits", "rules", "curve", "progress", "local_lists"):
         assert client.hgetall(getattr(other, name)) == client.hgetall(getattr(keys, name)) != {}
     assert client.zrange(other.waits, 0, -1, withscores=True) == [(b"1", 1_795_000_000.25)]
     assert client.hgetall(other.fails) == {b"1": b"3"}

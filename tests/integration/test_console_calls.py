@@ -95,6 +95,52 @@ def test_series_and_curve_end_at_the_present_state(client: httpx.Client, service
     assert few[-1] == found["series"][-1]
 
 
+def test_progress_counts_pages_at_the_points_of_the_curve(client: httpx.Client, service: EmbeddedService) -> None:
+    stats, found = get(client, "/v1/stats"), get(client, "/v1/series")
+    last = found["progress"][-1]
+    assert last["read_pages"] == stats["read_pages"]
+    assert last["read_pages"] + last["to_fetch_pages"] == stats["known_pages"]
+    reads = [counts["read_pages"] for counts in found["progress"]]
+    assert reads == sorted(reads)
+    assert len(reads) > 5
+    client.post("/v1/events", json={"url": "http://h1.example/shut", "status": 403}).raise_for_status()
+    client.post("/v1/events", json={"url": "http://h1.example/bad", "status": 500, "give_up": True}).raise_for_status()
+    wait_for(lambda: get(client, "/v1/stats")["lag"], lambda lag: lag == 0)
+    after = get(client, "/v1/series")["progress"][-1]
+    assert (after["denied_pages"] - last["denied_pages"], after["failed_pages"] - last["failed_pages"]) == (1, 1)
+    assert after["to_fetch_pages"] == last["to_fetch_pages"]
+
+
+def test_next_pages_come_with_the_key_that_orders_them(client: httpx.Client) -> None:
+    client.post("/v1/seeds", json={"urls": [f"http://key{n}.example/" for n in range(5)]}).raise_for_status()
+    found = wait_for(lambda: get(client, "/v1/frontier", n=50), lambda found: found["order"] == "exact")
+    keys = [page["key"] for page in found["pages"]]
+    assert len(keys) >= 5
+    assert keys == sorted(keys, reverse=True)
+    assert found["waiting"]["denied"] >= 1
+    assert any("may not be fetched" in sentence for sentence in found["held_back"])
+
+
+def test_what_links_give_a_page_is_its_share_of_their_importance(client: httpx.Client) -> None:
+    target, sources = "http://given.example/", [f"http://giver{n}.example/" for n in range(3)]
+    events = [
+        {"url": source, "links": [target, *(f"http://else{m}.example/" for m in range(n))]}
+        for n, source in enumerate(sources)
+    ]
+    client.post("/v1/events", json=[*events, {"url": target}]).raise_for_status()
+    wait_for(lambda: get(client, "/v1/stats")["lag"], lambda lag: lag == 0)
+    get(client, "/v1/top")  # Settles importance further.
+    given = get(client, "/v1/explain", url=target)["given_by"]
+    own = get(client, "/v1/importance", url=target)["importance"]
+    expected = {
+        source: 0.85 * get(client, "/v1/importance", url=source)["importance"] / (n + 1) / own
+        for n, source in enumerate(sources)
+    }
+    assert {page["url"]: page["share"] for page in given["pages"]} == pytest.approx(expected, rel=1e-3)
+    assert [page["url"] for page in given["pages"]] == sources
+    assert (given["known"], given["jump"] + sum(expected.values())) == (3, pytest.approx(1, abs=1e-3))
+
+
 def test_sixteen_points_are_kept_per_doubling(service: EmbeddedService, client: httpx.Client) -> None:
     client.post("/v1/events", json={"url": "http://h0.example/", "links": ["http://h1.example/"]})
     wait_for(lambda: get(client, "/v1/stats")["lag"], lambda lag: lag == 0)

@@ -21,6 +21,7 @@ FILES: Final = {
     "/console/ask.js": ("ask.js", "text/javascript"),
     "/console/draw.js": ("draw.js", "text/javascript"),
     "/console/local.js": ("local.js", "text/javascript"),
+    "/console/progress.js": ("progress.js", "text/javascript"),
     "/console/show.js": ("show.js", "text/javascript"),
     "/console/view.js": ("view.js", "text/javascript"),
     "/console/why.js": ("why.js", "text/javascript"),

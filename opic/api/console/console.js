@@ -1,9 +1,10 @@
 // The console: polls the service, shows the answers with their age, and reports when an answer is missing.
 
 import { ask, token, Trouble } from "./ask.js";
-import { bars, lines, spark } from "./draw.js";
-import { byId, dayOf, fill, html, linkOut, momentOf, ofTheWeb, pageCell, percent, plain, setText, short, span, three, timeOf, tree, whole } from "./show.js";
+import { bars, spark } from "./draw.js";
+import { byId, dayOf, fill, html, linkOut, momentOf, ofTheWeb, pageCell, percent, plain, setText, short, span, three, timeOf, tree, whole, withBreaks } from "./show.js";
 import { showDomains } from "./local.js";
+import { showSeries } from "./progress.js";
 import * as view from "./view.js";
 import { reasons } from "./why.js";
 
@@ -47,8 +48,9 @@ function showStats(stats) {
   setText(byId("links"), whole(stats.links));
   setText(byId("links-sub"), n("reads") ? `${(n("links") / n("reads")).toFixed(1)} a read, ${whole(stats.bad_links)} bad` : "\u00a0");
   setText(byId("bound"), stats.error_bound === undefined ? "–" : three(stats.error_bound));
-  setText(byId("bound-sub"), stats.error_bound === undefined ? "none can be told now" : "L1 distance to PageRank");
-  warnings = stats.warnings ?? [];
+  setText(byId("bound-sub"), stats.error_bound === undefined ? "none can be told now" : "of all pages together");
+  byId("where").replaceChildren("Crawl ", html("b", {}, plain(stats.crawl)), ` in ${plain(stats.store)}, opic ${plain(stats.opic_version)}`);
+  warnings = [...(stats.warnings ?? []), ...broken];
   const last = samples.at(-1);
   if (last && stats.as_of <= last[0]) return;
   samples.push([stats.as_of, n("reads")]);
@@ -61,8 +63,11 @@ function showStats(stats) {
   spark(byId("spark"), rates, SPARK_POINTS);
 }
 
+let broken = []; // What the last recount of the books found wrong.
+
 function showAudit(audit) {
   byId("audit").dataset.conserved = audit.conserved ? "yes" : "no";
+  broken = audit.conserved ? [] : ["The books do not add up: see The books below, and OpicCashNotConserved in docs/operations.md."];
   const sum = BigInt(audit.pages) + BigInt(audit.virtual) + BigInt(audit.in_flight);
   const less = BigInt(audit.minted) - sum;
   const bad = audit.shards.filter((shard) => !shard.conserved).map((shard) => shard.shard);
@@ -112,9 +117,18 @@ const share = (best) => {
 };
 
 let bestPage = 1, bestHost = 1;
-function showTop({ pages }) {
+function showTop({ pages, certainty }) {
   bestPage = pages[0]?.importance || 1;
-  showRows("top", pages, () => [cell("n rank", (_, at) => String(at + 1)), pageOf(), share(() => bestPage)], "No page is known yet.");
+  showRows("top", pages, () => [rankCell(), pageOf(), share(() => bestPage)], "No page is known yet.");
+  setText(byId("top-certainty"), certainty ? plain(certainty) : "");
+}
+
+function rankCell() {
+  const made = html("td", { class: "n rank" });
+  return [made, ({ certain }, at) => {
+    setText(made, certain === false ? `≈ ${at + 1}` : String(at + 1));
+    made.title = certain === undefined ? "" : certain ? "The error bound makes this rank certain." : "Within the error bound, other pages may have this rank.";
+  }];
 }
 
 function showHosts({ hosts }) {
@@ -125,37 +139,26 @@ function showHosts({ hosts }) {
     share(() => bestHost)], "No host is known yet.");
 }
 
-function showNext({ pages }) {
+const ORDERS = {
+  exact: "Largest key first. The key is importance for a random surfer who jumps to seeds or trusted pages more often (OPIC_SEED_SHARE). Pages read before come last.",
+  cash: "Most cash first.",
+  random: "In random order.",
+  cycle: "In the order of the last read: the oldest first.",
+};
+
+function showNext({ pages, order, held_back: why }) {
   showRows("next", pages, () => [
     pageOf(),
     cell("read", (page) => (page.fetched_before ? "before" : "never")),
-    cell("n", ({ cash }) => short(cash))], "No page could be handed out now.");
-}
-
-function showCurve({ series, convergence }) {
-  const bounds = convergence.filter((point) => point.error_bound !== null);
-  const unspent = convergence.filter((point) => Number(point.clock) > 0);
-  const of = (point) => Number(point.unspent) / Number(point.clock);
-  const [first, last] = [bounds[0], bounds.at(-1)];
-  lines(byId("curve"), {
-    lines: [
-      { name: "error bound", kind: "first", points: bounds.map((point) => [point.rounds, point.error_bound]), now: last && three(last.error_bound) },
-      { name: "unspent cash / clock", kind: "second", points: unspent.map((point) => [point.rounds, of(point)]), now: unspent.length ? three(of(unspent.at(-1))) : undefined },
-    ],
-    x: { name: "rounds", show: (x) => String(Number(x.toPrecision(3))) },
-    y: { log: true, show: (y) => String(Number(y.toPrecision(2))) },
-    about: last ? `The error bound over rounds: ${three(first.error_bound)} at ${three(first.rounds)}, ${three(last.error_bound)} at ${three(last.rounds)} rounds.` : "Unspent cash against the clock, over rounds.",
+    cell("n", ({ key }) => (order === "cash" ? short(key) : three(key)))], "Nothing can be handed out right now.");
+  setText(byId("next-key"), order === "cash" ? "Cash, grains" : "Key");
+  setText(byId("next-order"), pages.length ? `${ORDERS[order] ?? ""} This is a look: it leases nothing.` : "");
+  byId("held").hidden = !why.length;
+  setText(byId("held-title"), pages.length ? "Not handed out now" : "Why");
+  fill(byId("held-rows"), why, () => {
+    const item = html("li");
+    return [item, (sentence) => setText(item, plain(sentence))];
   });
-  const [from, to] = [series[0].time, series.at(-1).time];
-  const long = to - from > 2 * 86400;
-  lines(byId("way"), {
-    lines: from < to ? [{ name: "rounds over time", kind: "first", points: series.map((entry) => [entry.time, entry.rounds]) }] : [],
-    x: { name: "time of the last event", loose: true, show: long ? dayOf : timeOf, ticks: (a, b, width) => Array.from({ length: width < 420 ? 3 : 5 }, (_, at, n = width < 420 ? 2 : 4) => a + ((b - a) * at) / n) },
-    y: { show: (y) => String(Number(y.toPrecision(3))) },
-    about: `Rounds over time: ${three(series[0].rounds)} at ${momentOf(from)}, ${three(series.at(-1).rounds)} at ${momentOf(to)}.`,
-    height: 150,
-  });
-  setText(byId("curve-none"), convergence.length < 2 && from >= to ? "Drawn once pages are read." : "");
 }
 
 function showDead({ dead_letters: letters }) {
@@ -202,7 +205,7 @@ const PANELS = [
   { id: "top", path: "v1/top", with: { n: ROWS }, every: 5, show: showTop },
   { id: "next", path: "v1/frontier", with: { n: ROWS }, every: 5, show: showNext },
   { id: "hosts", path: "v1/hosts", with: { n: ROWS }, every: 10, show: showHosts },
-  { id: "curve", path: "v1/series", every: 5, show: showCurve },
+  { id: "curve", path: "v1/series", with: { n: 2 }, every: 5, show: showSeries },
   { id: "dead", path: "v1/dead-letters", with: { n: LETTERS }, every: 10, show: showDead },
   { id: "classes", path: "v1/classes", every: 30, show: showClasses },
   { id: "rules", path: "v1/rules", every: 30, show: showRules },
@@ -416,7 +419,7 @@ async function showFound(url, { scroll = true } = {}) {
 }
 
 function showPage(page, { measures }, why) {
-  byId("page-url").replaceChildren(html("bdi", {}, plain(page.url)), " ", linkOut(page.url) ?? "");
+  byId("page-url").replaceChildren(html("bdi", {}, ...withBreaks(plain(page.url))), " ", linkOut(page.url) ?? "");
   const facts = [
     ["importance", page.gone ? "0, the page is gone" : three(page.importance)],
     ["rank", page.rank ? whole(page.rank) : "–"],

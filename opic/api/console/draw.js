@@ -1,6 +1,6 @@
 // Charts: line charts with two axes, bars, sparklines. All are SVG; the stylesheet sets colours and fonts.
 
-import { html, svg } from "./show.js";
+import { dayOf, html, svg, timeOf } from "./show.js";
 
 const MARGIN = { top: 10, right: 12, bottom: 34, left: 46 };
 
@@ -26,6 +26,26 @@ function decades(a, b) {
   }
   return found;
 }
+
+// Steps of time, in seconds, that people read easily.
+const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
+
+// An x axis of Unix seconds: ticks at full seconds, minutes, hours or days of this place.
+export const overTime = {
+  loose: true,
+  ticks(a, b, width) {
+    const wanted = (b - a || 1) / Math.max(2, Math.min(6, Math.floor(width / 95)));
+    const step = TIME_STEPS.find((each) => each >= wanted) ?? 86400 * Math.ceil(wanted / 86400);
+    const shift = 60 * new Date(a * 1000).getTimezoneOffset();
+    const found = [];
+    for (let at = Math.ceil((a - shift) / step) * step + shift; at <= b; at += step) found.push(at);
+    this.shown = step >= 86400 ? dayOf : step >= 60 ? (at) => timeOf(at).slice(0, 5) : timeOf;
+    return found.length > 1 ? found : this.shown(a) === this.shown(b) ? [b] : [a, b];
+  },
+  show(at) {
+    return this.shown(at);
+  },
+};
 
 function scale({ log }, a, b, from, to) {
   const f = log ? Math.log10 : (x) => x;

@@ -3,6 +3,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 const WHOLE = new Intl.NumberFormat("en");
 const SHORT = new Intl.NumberFormat("en", { notation: "compact", minimumSignificantDigits: 3, maximumSignificantDigits: 3 });
+const BRIEF = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 const THREE = new Intl.NumberFormat("en", { minimumSignificantDigits: 3, maximumSignificantDigits: 3 });
 const TIME = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
@@ -33,6 +34,7 @@ export const plain = (text) =>
 
 export const whole = (n) => (n === undefined || n === null ? "–" : WHOLE.format(n).replace("-", "−"));
 export const short = (n) => (Math.abs(Number(n ?? 0)) < 1000 ? whole(n) : SHORT.format(n).replace("-", "−"));
+export const brief = (n) => (Math.abs(n) < 10_000 ? whole(n) : BRIEF.format(n)); // On an axis.
 export const percent = (share) => `${(100 * share).toFixed(share < 0.1 ? 2 : 1)} %`;
 
 // Three digits that count: 0.0123, 4.57, and 3.10 × 10⁻⁷ where there would be too many zeros.
@@ -89,13 +91,16 @@ export function fill(body, values, make) {
   values.forEach((value, at) => kept[at][1](value, at));
 }
 
-// A cell with a page: its URL as a button that looks it up, and a way out. Where there is no room for all of a URL its
-// middle goes: pages of a site differ at the end.
-const TAIL_CHARS = 18;
+// A text with places where its lines may end: after the signs between the words of a URL, never inside a word.
+export const withBreaks = (text) =>
+  text.split(/(?<=[/?&=_.,:;+~|-])(?=[^/?&=_.,:;+~|\s-])/).flatMap((part, at) => (at ? [html("wbr"), part] : [part]));
+
+// A cell with a page: its URL as a button that looks it up, and a way out. It has the lines that it needs, up to a limit.
+const URL_CHARS = 200;
 
 export function pageCell(lookUp) {
-  const [head, tail] = [html("span", { class: "head-of" }), html("span", { class: "tail-of" })];
-  const button = html("button", { type: "button", class: "look" }, html("bdi", {}, head, tail));
+  const name = html("bdi");
+  const button = html("button", { type: "button", class: "look" }, name);
   const cell = html("td", { class: "url" }, html("span", {}, button));
   let shown = null;
   button.addEventListener("click", () => lookUp(shown));
@@ -103,7 +108,9 @@ export function pageCell(lookUp) {
     if (url === shown) return;
     shown = url;
     const text = plain(url);
-    [head.textContent, tail.textContent] = [text.slice(0, -TAIL_CHARS), text.slice(-TAIL_CHARS)];
+    const cut = text.length > URL_CHARS ? `${text.slice(0, URL_CHARS)}…` : text;
+    const [, host, path] = /^(?:https:\/\/)?([^/]*\/\/[^/]*|[^/]*)(.*)$/su.exec(cut);
+    name.replaceChildren(html("span", { class: "of-host" }, ...withBreaks(host)), html("wbr"), ...withBreaks(path));
     button.title = text;
     cell.querySelector("a")?.remove();
     const out = linkOut(url);
