@@ -8,6 +8,7 @@ import typer
 from opic.cli.calls import asked
 from opic.cli.options import Domain, ServiceChosen, choosing, without_none
 from opic.cli.output import print_answer, print_list
+from opic.messages.sentences import waiting
 
 Mode = Literal["any", "discover", "refresh", "coverage"]  # Which pages may be offered.
 NextPolicy = Literal["U", "OR", "YR", "YRU", "LDU", "GAI", "AI"]  # The recrawl policies, and the expansion policies.
@@ -65,9 +66,10 @@ def _say_why_empty(answer: dict[str, Any], then: str) -> None:
     """Say on stderr why there are no pages, and what to do unless waiting brings none."""
     if answer["pages"]:
         return
-    held = ", ".join(f"{count:,} {kind}" for kind, count in answer["waiting"].items() if count)
     then = "waiting will bring nothing" if answer["exhausted"] else then
-    print(f"nothing to crawl now: {then}{f' (held back: {held})' if held else ''}", file=sys.stderr)
+    print(f"nothing to crawl now: {then}", file=sys.stderr)
+    for sentence in waiting(answer["waiting"]):
+        print(f"  {sentence}", file=sys.stderr)
 
 
 @choosing
@@ -106,8 +108,15 @@ def frontier(
     mode: Offered = "any",
     chosen: ServiceChosen,
 ) -> None:
-    """Print the pages that would be handed out next, without leasing them."""
+    """Print the pages that would be handed out next, without leasing them, and what holds others back.
+
+    The largest key comes first: by importance where links are kept, else by cash.
+    """
     answer = asked(chosen, "GET", "/v1/frontier", {"n": n, "domain": domain, "mode": mode})
-    print_list(("cash", "importance", "url"), answer, "pages", chosen.as_json)
+    print_list(("key", "importance", "cash", "url"), answer, "pages", chosen.as_json)
+    if not chosen.as_json and not answer["pages"]:
+        _say_why_empty({**answer, "waiting": {}}, "pages come later")
     if not chosen.as_json:
-        _say_why_empty(answer, "pages come later")
+        print(f"ordered by {'importance' if answer['order'] == 'exact' else answer['order']}", file=sys.stderr)
+        for sentence in answer["held_back"]:
+            print(f"not offered: {sentence}", file=sys.stderr)

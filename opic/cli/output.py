@@ -81,6 +81,13 @@ def print_fields(answer: Mapping[str, object]) -> None:
         print(f"{name:<{wide}}\t{as_text(name, value)}")
 
 
+def print_paragraph(title: str, sentences: Sequence[str]) -> None:
+    """Print sentences below their title; what could command a terminal is escaped."""
+    print(f"\n{title}")
+    for sentence in sentences:
+        print(f"  {''.join(one if one.isprintable() else ascii(one)[1:-1] for one in sentence)}")
+
+
 def print_rows(names: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:
     """Print records below their names: on a terminal numbered, in columns, else a line each with tabs in between.
 

@@ -8,8 +8,9 @@ import typer
 
 from opic.cli.calls import ApiCall, asked, asking
 from opic.cli.options import Domain, ServiceChosen, UrlFile, choosing, number_or_text, numbered_lines, without_none
-from opic.cli.output import print_answer, print_json, print_list, print_rows
+from opic.cli.output import print_answer, print_json, print_list, print_paragraph, print_rows
 from opic.errors import BadInput
+from opic.messages.sentences import certainty
 
 Url = Annotated[str, typer.Argument(metavar="URL", show_default=False)]
 Policy = Annotated[
@@ -40,6 +41,7 @@ def _paged(ask: ApiCall, path: str, terms: Mapping[str, object], n: int | None) 
 
 Site = Literal["host", "domain"]  # What pages are added up by.
 TopBy = Literal["importance", "inlinks"]  # What pages are ordered by.
+TopState = Literal["unread", "read", "excluded"]  # Of the pages that are listed.
 
 
 @choosing
@@ -55,17 +57,29 @@ def top(
             "only those read in the last 7 days. inlinks: not with OPIC_KEEP_LINKS=off."
         ),
     ] = "importance",
+    state: Annotated[
+        TopState | None, typer.Option(help="Only pages never read, only those read, or those that may not be read.")
+    ] = None,
     after: Annotated[str | None, typer.Option(help="Continue where the last answer stopped.")] = None,
     policy: Policy = None,
     window: Window = None,
     chosen: ServiceChosen,
 ) -> None:
-    """Print the most important pages, or those that most pages link to, best first."""
-    terms = {"domain": domain, "policy": policy, "window": window, "by": by, "after": after}
+    """Print the most important pages, or those that most pages link to, best first.
+
+    By policy exact, `certain` says whether the error bound makes a page's rank certain.
+    """
+    terms = {"domain": domain, "policy": policy, "window": window, "by": by, "state": state, "after": after}
     with asking(chosen) as ask:
         answer = _paged(ask, "/v1/top", terms, None if all else n)
-    columns = ("importance",) if by == "importance" else ("inlinks", "importance")
+    if by == "importance" and answer["pages"]:  # Of all calls together.
+        certain = [bool(page.get("certain")) for page in answer["pages"]]
+        answer["certainty"] = certainty(certain, answer["pages"][-1].get("error_bound"))
+    sure = ("certain",) if any("certain" in page for page in answer["pages"]) else ()
+    columns = ("importance", *sure) if by == "importance" else ("inlinks", "importance")
     print_list((*columns, "url"), answer, "pages", chosen.as_json)
+    if not chosen.as_json and "certainty" in answer:
+        print(answer["certainty"], file=sys.stderr)
     if not chosen.as_json and answer.get("next") is not None:
         print(f"there are more pages: --after {answer['next']}", file=sys.stderr)
 
@@ -119,12 +133,17 @@ def importance(url: Url, *, policy: Policy = None, window: Window = None, chosen
 
 @choosing
 def explain(url: Url, *, policy: Policy = None, window: Window = None, chosen: ServiceChosen) -> None:
-    """Print why a page has its score and is next or not.
+    """Print why a page has its score, who gives it its importance, and why it is offered or not.
 
     Exit status 1 if the page was never seen.
     """
     answer = asked(chosen, "GET", "/v1/explain", {"url": url, "policy": policy, "window": window})
-    print_answer(answer if chosen.as_json else _flat(answer), chosen.as_json)
+    if chosen.as_json:
+        print_json(answer)
+        return
+    print(answer["url"])
+    for reason in answer["reasons"]:
+        print_paragraph(reason["about"], reason["sentences"])
 
 
 @choosing
@@ -152,17 +171,6 @@ def canonical(
     if not chosen.as_json:
         answer = {**answer, **{name: ", ".join(answer[name]) or "none" for name in ("rules", "applied")}}
     print_answer(answer, chosen.as_json)
-
-
-def _flat(answer: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Flatten nested objects: estimate.numbers.H."""
-    found: dict[str, Any] = {}
-    for name, value in answer.items():
-        if isinstance(value, Mapping):
-            found |= _flat(value, f"{above}{name}.")
-        else:
-            found[above + name] = value
-    return found
 
 
 @choosing

@@ -86,8 +86,7 @@ class Frontier(Struct, frozen=True):
             "`trust`, of mode coverage; `random`; `cycle`."
         ),
     ] = "cash"
-    waiting: Annotated[HeldBack, always("Pages held back, as in the answer to /v1/next.")] = HeldBack()
-    held_back: Annotated[list[str], always("The same in sentences, or why there is no page.")] = []
+    held_back: Annotated[list[str], always("`waiting` in sentences, or why there is no page.")] = []
 
 
 class Released(Struct, frozen=True):

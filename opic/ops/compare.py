@@ -31,10 +31,11 @@ def compare(query: Query, path: Path) -> dict[str, object]:
             (their `#pr_val`), or lines `URL SCORE`, split at a tab or at white space; text may be gzipped.
 
     Returns:
-        "of", what is compared; "compared", how many of them both have; "only_here", "only_there"; what `agreement`
-        returns, with "ties_within", the relative difference up to which scores are equal; "l1", the distance of both
-        scaled to sum 1; "differ_most", those furthest apart, with both; "notes", what shows that the file can't be
-        PageRank of this graph; "policy", "error_bound", "as_of".
+        "of", what is compared; "compared", how many of them both have; "only_here", "only_there"; of the file's
+        lines left out, "repeated_rows" (another row names the same) and "skipped_lines" (empty, or comments); what
+        `agreement` returns, with "ties_within", the relative difference up to which scores are equal; "l1", the
+        distance of both scaled to sum 1; "differ_most", those furthest apart, with both; "notes", what shows that the
+        file can't be PageRank of this graph; "policy", "error_bound", "as_of".
 
     Raises:
         BadInput: the file can't be read, or has less than two pages in common with the crawl.
@@ -58,6 +59,8 @@ def compare(query: Query, path: Path) -> dict[str, object]:
         "compared": len(ours),
         "only_here": here - len(ours),
         "only_there": len(file.scores) - len(ours),
+        "repeated_rows": file.repeated,
+        "skipped_lines": file.skipped,
         **agreement(a, b, tied),
         "ties_within": tied,
         **distance(names, a, b, file.of.removesuffix("s").replace("page", "url")),

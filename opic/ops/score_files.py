@@ -5,7 +5,7 @@ import gzip
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, TextIO
 
@@ -30,7 +30,8 @@ class ScoreFile:
 
     of: Kind
     scores: dict[str, float] = field(default_factory=dict)
-    repeated: int = 0
+    repeated: int = 0  # Rows that name a page which another row names.
+    skipped: int = 0  # Empty lines, and comments.
 
 
 def read_scores(path: Path, canonical: Canonical) -> ScoreFile:
@@ -71,7 +72,9 @@ def _read_text(path: Path, text: TextIO, canonical: Canonical) -> ScoreFile:
     if "url" in (names := first.rstrip().split(",")) and "importance" in names:
         reader = csv.DictReader(text)
         return _of_pages(path, ((reader.line_num, (row["url"], row["importance"])) for row in reader), canonical)
-    return _of_pages(path, _lines(path, text), canonical)
+    skipped = list[int]()
+    found = _of_pages(path, _lines(path, text, skipped), canonical)
+    return replace(found, skipped=len(skipped))
 
 
 def _of_pages(path: Path, rows: Iterable[tuple[int, tuple[str, float | str]]], canonical: Canonical) -> ScoreFile:
@@ -88,9 +91,12 @@ def _of_pages(path: Path, rows: Iterable[tuple[int, tuple[str, float | str]]], c
     return ScoreFile("pages", scores, count - len(scores))
 
 
-def _lines(path: Path, text: TextIO) -> Iterator[tuple[int, tuple[str, float]]]:
+def _lines(path: Path, text: TextIO, skipped: list[int]) -> Iterator[tuple[int, tuple[str, float]]]:
+    """Yield the lines that have a score, by number; add the numbers of the others to `skipped`."""
     for number, line in enumerate(text, 1):
-        if line.strip() and not line.startswith("#"):
+        if not line.strip() or line.startswith("#"):
+            skipped.append(number)
+        else:
             try:
                 url, score = line.split("\t") if "\t" in line else line.rsplit(None, 1)
                 yield number, (url.strip(), float(score))

@@ -71,6 +71,7 @@ def test_lines_of_scores_are_compared_by_canonical_url(
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert (found["compared"], found["only_here"], found["only_there"]) == (13, 0, 2)
+    assert (found["repeated_rows"], found["skipped_lines"]) == (0, 1)
     assert -1 <= found["tau_b"] <= found["spearman"] <= 1
 
 
