@@ -153,8 +153,8 @@ class Frontier:
 
         Returns:
             "pages": in the order of the strategy, each with "url", "host", "cash", "importance", "fetched_before" and
-            "key", what orders them, largest first; "order", what the keys are; "waiting" and "exhausted", as in `next`; "policy", that
-            of importance.
+            "key", what orders them, largest first; "order", what the keys are; "waiting" and "exhausted", as in `next`;
+            "policy", that of importance.
 
         Raises:
             BadInput: a parameter is invalid.
