@@ -228,7 +228,8 @@ def post(kafka: Kafka, values: Sequence[bytes], seconds: float) -> dict[str, flo
             before, began = list(map(cpu_s, pids)), time.perf_counter()
             accepted = POSTED * wrk(url, bodies[:BODIES], seconds, Path(directory))["requests"]
             wait_until(lambda: idle(topic))
-            wall, events = time.perf_counter() - began - IDLE_SECONDS, sum(topic.ends().values())
+            wall = time.perf_counter() - began - IDLE_SECONDS
+            events = sum(record.rough_events() for records in topic.all_records().values() for record in records)
             spent = [1e6 * (cpu_s(of) - then) / events for of, then in zip(pids, before, strict=True)]
     if events < accepted:  # A call that wrk did not wait for is there as well.
         raise SystemExit(f"{accepted:,} events were accepted, but {events:,} are on the topic")

@@ -12,7 +12,7 @@ import typer
 
 from opic.cli.calls import ApiCall, asked, asking, service_address
 from opic.cli.options import FOUND_A_PROBLEM, Chosen, ResultChosen, ServiceChosen, choosing, working
-from opic.cli.output import print_answer, print_fields, print_json, print_list, showing_progress
+from opic.cli.output import print_answer, print_fields, print_json, print_list, print_rows, showing_progress
 from opic.errors import BadInput, DiskFull, SettingsError, StoreError
 
 if TYPE_CHECKING:
@@ -115,7 +115,12 @@ def audit(*, chosen: ServiceChosen) -> None:
     minted = pages + virtual + in_flight, in whole grains; exit 1 if they do not balance.
     """
     answer = asked(chosen, "GET", "/v1/audit")
-    print_answer(answer, chosen.as_json)
+    if chosen.as_json:
+        print_json(answer)
+    else:
+        shards = answer["shards"]
+        print_fields({"unit": "grains of cash", **{name: value for name, value in answer.items() if name != "shards"}})
+        print_rows(list(shards[0]), shards)
     if not answer["conserved"]:
         raise typer.Exit(FOUND_A_PROBLEM)
 
