@@ -1,6 +1,7 @@
 """Records that pack many events, on real Kafka: by our publisher and other clients, mixed with single ones, and bad."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import msgpack
@@ -13,8 +14,10 @@ from processes import wait_until
 from same_state import assert_same
 from servers import Server
 
+from opic.ingest.kafka import KafkaCluster
 from opic.ingest.publish import Publisher
 from opic.model.events import split_array
+from opic.settings import Settings
 from opic.urls.canonical import shard_of
 
 pytestmark = pytest.mark.slow
@@ -122,3 +125,33 @@ def test_event_waits_no_longer_than_its_linger(kafka: Kafka) -> None:
         publisher.publish(PAGES[1])
         wait_until(lambda: len(topic.messages()) == 2)
         assert publisher.flush() == 2
+
+
+@pytest.mark.parametrize("how", ["limit", "pause"])
+def test_partitions_that_were_paused_with_parsed_records_are_read_on(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """By the limit of bytes of a poll, or by a worker that waits for the store."""
+    topic = Topic(kafka, partitions=4)
+    for partition in range(4):
+        topic.put([b"%07d" % number * 100 for number in range(200)], partition=partition)
+    if how == "limit":
+        monkeypatch.setattr("opic.ingest.kafka.record_batches.POLL_BYTES_MAX", 20_000)
+    cluster = KafkaCluster(Settings.load(kafka_bootstrap=kafka.bootstrap, kafka_topic=topic.name))
+    found: dict[int, list[int]] = {partition: [] for partition in range(4)}
+    with closing(cluster.consumer(max_poll_records=30)) as consumer:
+        partitions = cluster.partitions(consumer)
+        consumer.assign(partitions)
+        consumer.seek_to_beginning()
+
+        def poll() -> bool:
+            for partition, records in consumer.poll(timeout_ms=500).items():
+                found[partition.partition] += [int(record.value[:7]) for record in records]
+            if how == "pause":
+                consumer.pause(*partitions)
+                consumer.poll(timeout_ms=0)
+                consumer.resume(*partitions)
+            return all(len(some) == 200 for some in found.values())
+
+        wait_until(poll, 30)
+    assert found == {partition: list(range(200)) for partition in range(4)}

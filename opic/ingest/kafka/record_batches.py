@@ -71,6 +71,10 @@ class BoundedConsumer(KafkaConsumer):  # type: ignore[misc]
         """Return records as `KafkaConsumer.poll`, of up to POLL_BYTES_MAX."""
         full, self._full, self._limits.left = self._full, set(), POLL_BYTES_MAX
         self.resume(*(full & self.assignment()))
+        if not self._fetcher._next_partition_records:
+            # The client puts aside what it has parsed of paused partitions, and takes one of them up again if this is
+            # None. It leaves an empty one here instead, and returns and fetches nothing more of the others.
+            self._fetcher._next_partition_records = None
         return super().poll(timeout_ms=timeout_ms, **more)
 
     def pause(self, *partitions: TopicPartition) -> None:
