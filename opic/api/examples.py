@@ -91,7 +91,7 @@ ANSWERS: Final[dict[str, Example]] = {
     },
     "Frontier": {
         **{"pages": [{**_shown, "host": "b.example", "key": 0.31}], "as_of": NOW, "policy": "exact", "order": "exact"},
-        **{"waiting": {**dict.fromkeys(_held, 0), "leased": 1}, "held_back": _waits},
+        **{"waiting": {**dict.fromkeys(_held, 0), "leased": 1}, "held_back": _waits, "exhausted": False},
     },
     "Released": {"released": 1},
     "Renewed": {"renewed": [{"lease": _lease, "lease_until": 1_764_000_600.0}], "lost": []},

@@ -309,8 +309,14 @@ class EventLog:
             self.client.fcall("opic_4_trim_log", 3, keys.log, keys.offsets, keys.meta, offset, era)
 
 
-def events_in(kind: str, value: bytes) -> int:
-    """Return how many offsets a record of the log has: one for each event of an array in MessagePack."""
+def offsets_of(fields: Mapping[bytes, bytes]) -> int:
+    """Return how many offsets an entry of the log has: one for each event of an array in MessagePack.
+
+    A copy may leave events out that have taken effect. Its entry says how many it had.
+    """
+    if b"n" in fields:
+        return int(fields[b"n"])
+    kind, value = fields[b"k"].decode(), fields[b"v"]
     if kind != "event" or not value or not (value[0] & 0xF0 == 0x90 or value[0] == ARRAY_16):
         return 1
     return max(array_length(value), 1)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from opic.errors import SettingsError, StoreDamaged, StoreError
+from opic.ingest.event_log import offsets_of
 from opic.model.books import BooksAudit
 from opic.model.cash import CrawlRules
 from opic.model.transfer import Transfer, source_of
@@ -300,9 +301,9 @@ def _between(shards: Sequence[ShardChecked]) -> list[str]:
 def _check_log(path: Path, end: int) -> None:
     next_: int | None = None
     for entries in read_values(path):
-        for entry_id, _ in entries:
+        for entry_id, fields in entries:
             number = int(entry_id.partition(b"-")[2])
-            if next_ is not None and number != next_:
+            if next_ is not None and number + 1 - offsets_of(fields) != next_:
                 raise StoreDamaged(f"the log of accepted events lacks event {next_}")
             next_ = number + 1
     if next_ is not None and next_ != end:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from opic.errors import ScanBroken, StoreUnavailable
-from opic.ingest.event_log import EventLog, events_in
+from opic.ingest.event_log import EventLog, offsets_of
 from opic.model.transfer import source_of
 from opic.ops.backup_files import LOG_SHARD, SEGMENT, SEGMENTS, PartFile, parts_of, read_values
 from opic.ops.forgotten_pages import AppliedRecords, Forgotten
@@ -329,7 +329,7 @@ class ShardCopy:
             for entries in self._entries(self.keys.log, f"1-{at}" if at else "-", f"1-{end - 1}"):
                 first = at
                 for name, fields in entries:
-                    at += events_in(fields[b"k"].decode(), fields[b"v"])
+                    at += offsets_of(fields)
                     if int(name.partition(b"-")[2]) != at - 1:
                         log.info("event %d may not have taken effect, but the log lacks it", first)
                         return False

@@ -88,7 +88,7 @@ local function keep_letters(dead, metrics, letters, most)
   redis.call('HINCRBY', metrics, 'letters_dropped_bytes', bytes)
 end
 
--- The number of events that a value has: those of an array in MessagePack (event_log.py counts the same).
+-- The number of events that a value has: those of an array in MessagePack (`offsets_of` in event_log.py counts the same).
 local function events_in(kind, value)
   local first, second, third = string.byte(value, 1, 3)
   if kind ~= 'event' or not first then return 1 end

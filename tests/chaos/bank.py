@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from opic.errors import BadUrl
 from opic.model.cash import Flag, split
-from opic.model.event_checks import decode_record
+from opic.model.event_checks import decode_events
 from opic.model.events import CheckedEvent, EventLimits, Outcome, Record
 from opic.model.ledger_page import LedgerPage
 from opic.replica import Crawl
@@ -33,13 +33,13 @@ def expected_of(records: Iterable[Record], limits: EventLimits | None = None) ->
     """Work out what the records ask for, each call's once."""
     found, calls = Expected(), set[bytes]()
     for record in records:
-        event = decode_record("topic/0", record, limits or EventLimits())
-        if record.call:
-            if record.call in calls:
-                found.counts["repeats"] += 1
-                continue
-            calls.add(record.call)
-        _count(found, event)
+        for number, event in enumerate(decode_events("topic/0", record, limits or EventLimits())):
+            if call := record.call_of(number):
+                if call in calls:
+                    found.counts["repeats"] += 1
+                    continue
+                calls.add(call)
+            _count(found, event)
     return found
 
 

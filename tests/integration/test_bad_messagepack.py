@@ -101,6 +101,7 @@ def test_largest_allowed_body_takes_little_memory(service: Service, body: bytes)
 def test_bad_record_of_the_log_is_a_dead_letter_and_the_next_takes_effect(service: Service) -> None:
     """Whatever got into the log, and however: the worker goes on."""
     bad = [*BAD_PACKED.values(), *UNENDING_PACKED.values()]
+    bad.remove(BAD_PACKED["an array"])  # A record may be an array of events.
     client = connect(f"unix://{service.data.absolute()}/store.sock")
     shard = Shard.open(client)
     before = shard.books().dead_letters

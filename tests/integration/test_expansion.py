@@ -52,7 +52,7 @@ def frontier_of(web: Web, shards: int, **politeness: Any) -> Frontier:
 
 def taken(frontier: Frontier, policy: str, count: int, **more: Any) -> list[str]:
     request = PagesRequest.of(count, 1.0, mode="discover", policy=policy, **more)
-    places = frontier._scheduler.peek(request)
+    places = frontier._scheduler.peek(request).places
     urls = frontier.crawl.urls_of(places)
     return [urls[place] for place in places]
 
