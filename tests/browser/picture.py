@@ -16,8 +16,8 @@ from repository import ROOT
 from servers import Missing
 from test_console import BEST, WAIT_MS, backend_of, crawl
 
-READS_BEFORE, READS_A_TURN = 2_500, 40
-WATCHED_MS, SCROLLED_MS = 30_000, 1_000
+READS_BEFORE, READS_A_TURN = 1_000, 20  # The crawl has pages left when it is drawn, so that its end is forecast.
+WATCHED_MS, SCROLLED_MS = 15_000, 1_000
 LOOK: Any = {"viewport": {"width": 1180, "height": 1780}, "device_scale_factor": 1.5}
 COLOURS = 128  # Of a page with few: a third of the file.
 BAD = [
