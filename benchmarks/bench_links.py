@@ -155,7 +155,8 @@ def measure(shard: Shard, pages: int) -> tuple[dict[str, float], dict[str, float
     for policy in ("U", "LDU"):
         request = PagesRequest.of(NEXT, 1.0, mode="refresh", policy=policy)
         frontier._scheduler.peek(request)
-        picked = timed(rows, f"choice of {NEXT} by {policy}", [lambda r=request: frontier._scheduler.peek(r)] * CHOICES)
+        looks = [lambda r=request: frontier._scheduler.peek(r).places] * CHOICES
+        picked = timed(rows, f"choice of {NEXT} by {policy}", looks)
         assert all(len(set(choice)) == NEXT for choice in picked)  # type: ignore[arg-type]
     best = max(expected, key=lambda page: (expected[page], -page))
     assert sum((0, best) in choice for choice in picked) > CHOICES * 0.9  # type: ignore[operator]

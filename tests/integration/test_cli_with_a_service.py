@@ -83,16 +83,26 @@ def said(*words: object, **env: str) -> str:
 def without_time(text: str) -> str:
     """An answer without the moment it is of, and without what exact importance was settled to by then."""
     lines = [line for line in without_source(text) if "as_of" not in line and "error_bound" not in line]
-    text = re.sub(r"another [\d.]+ s", "another while", "\n".join(lines))
+    text = re.sub(
+        r"^(\d\.\d+)\t", lambda found: f"{float(found[1]):.2f}\t", alike("\n".join(lines)), flags=re.MULTILINE
+    )
     return re.sub(r"\d\.\d{6,}", lambda found: f"{float(found[0]):.4f}", text)
+
+
+def alike(text: str) -> str:
+    """A text without the time that passes and the bound of the moment."""
+    text = re.sub(r"another [\d.]+ s", "another while", text)
+    return re.sub(r"(error bound|at most) \d[\d.]*(e-\d+)?", r"\1 BOUND", text)
 
 
 def settled_alike(text: str) -> dict[str, Any]:
     """A JSON answer without what depends on when exact importance was settled."""
     found: dict[str, Any] = json.loads(
-        text,
+        alike(text),
         parse_float=lambda number: round(float(number), 4),
-        object_hook=lambda pairs: {name: value for name, value in pairs.items() if name != "error_bound"},
+        object_hook=lambda pairs: {
+            name: round(value, 2) if name == "key" else value for name, value in pairs.items() if name != "error_bound"
+        },
     )
     return found
 

@@ -500,6 +500,8 @@ def test_peek_shows_the_pages_that_next_leases(servers: Server) -> None:
     for n in (1, 4, 6):
         shown: Any = crawl.frontier.peek(n)["pages"]
         assert crawl.frontier.peek(n)["pages"] == shown
+        keys = [page.pop("key") for page in shown]
+        assert keys == sorted(keys, reverse=True)
         found = crawl.next(n)
         for page in found:
             page["host"] = host_of(page["url"])

@@ -199,7 +199,7 @@ class Scored:
         request = PagesRequest.of(count, 1.0, mode="refresh", policy="LDU", **more)
         urls: dict[Any, str] = {}
         for _ in range(DRAWS):
-            places = self.frontier._scheduler.peek(request)
+            places = self.frontier._scheduler.peek(request).places
             urls |= self.frontier.crawl.urls_of([place for place in places if place not in urls])
             yield tuple(urls[place] for place in places)
 

@@ -68,7 +68,7 @@ class Recrawl:
         found, names = Counter[str](), {}
         request = PagesRequest.of(count, 1.0, mode="refresh", policy=policy, **more)
         for _ in range(DRAWS):
-            places = self.frontier._scheduler.peek(request)
+            places = self.frontier._scheduler.peek(request).places
             names |= self.frontier.crawl.urls_of([place for place in places if place not in names])
             found.update(names[place] for place in places)
         return found
@@ -110,7 +110,7 @@ def test_batch_has_each_page_once_and_those_without_weight_last(valkey: Server) 
     lasts = Counter[str]()
     request = PagesRequest.of(10, 1.0, mode="refresh", policy="YR")
     for _ in range(200):
-        picked = crawl.frontier._scheduler.peek(request)
+        picked = crawl.frontier._scheduler.peek(request).places
         urls = crawl.frontier.crawl.urls_of(picked)
         assert sorted(urls[place] for place in picked) == HUBS
         lasts[urls[picked[-1]]] += 1
