@@ -1,6 +1,7 @@
 """A source of records for the worker's loop that is no store: a list, read a few at a time."""
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ PAUSE_SECONDS_MAX = 0.1
 
 
 class Listed:
-    """Records whose offsets are their places."""
+    """Records in order of their offsets."""
 
     partition = PARTITION
 
@@ -27,7 +28,8 @@ class Listed:
     def read(self, offset: int, count: int, wait_seconds: float = 0.0) -> list[Record]:
         self._before(offset)
         self.asked.append(offset)
-        return list(self.records[offset : offset + min(count, self._count)])
+        first = bisect_left(self.records, offset, key=lambda record: record.offset)
+        return list(self.records[first : first + min(count, self._count)])
 
     def era(self) -> bytes:
         """One era: a restore changes the store, but not Kafka."""
@@ -48,7 +50,7 @@ def work_through(store: Any, source: Listed, until: int | None = None) -> None:
         source,  # type: ignore[arg-type]
         effects.resume,
         pause=lambda seconds: time.sleep(min(seconds, PAUSE_SECONDS_MAX)),
-        until_offset=len(source.records) if until is None else until,
+        until_offset=source.records[-1].offset + 1 if until is None else until,
     )
     worker.work(effects, listed, stopped=lambda: time.monotonic() > deadline)
     assert time.monotonic() < deadline, "the log did not get through in time"

@@ -171,7 +171,7 @@ class _Collector(Collector):
             yield Gauge("opic_kafka_up", "1 if Kafka answers.", int(ends is not None or throttle.left > 0))
             yield Count("opic_kafka_throttled_seconds", ABOUT, throttle.total)
             if (missing := self._missing.lately(FIRST_SECONDS)) is not None:
-                about = "Accepted events that Kafka's retention deleted before they took effect."
+                about = "Records of accepted events that Kafka's retention deleted before they took effect."
                 yield Gauge("opic_kafka_missing_events", about, sum(missing[0].values()))
         if seen is None:
             return

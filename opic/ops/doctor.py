@@ -291,8 +291,9 @@ def _lost_events(backend: Backend) -> Iterator[Finding]:
         yield Finding("lost events", "ok", "the topic has all events that have not taken effect")
         return
     text = (
-        f"Kafka's retention deleted {sum(missing.values()):,} accepted events of {', '.join(sorted(missing))} before "
-        "they took effect: raise retention.ms, publish them again, or give them up with OPIC_KAFKA_SKIP_LOST=true"
+        f"Kafka's retention deleted {sum(missing.values()):,} records of accepted events of "
+        f"{', '.join(sorted(missing))} before they took effect: raise retention.ms, publish them again, or give them "
+        "up with OPIC_KAFKA_SKIP_LOST=true"
     )
     yield Finding("lost events", "FAIL", text)
 

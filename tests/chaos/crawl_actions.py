@@ -414,7 +414,7 @@ def let_retention_delete_unread_events(scene: Scene) -> None:
             scene.report.wrong.append(
                 f"retention deleted 100 unread events, and a worker went on to {at} without a word of refusal"
             )
-        elif "retention deleted 100 events" not in worker.said():
+        elif "retention deleted 100 records" not in worker.said():
             scene.report.wrong.append(f"a worker that lacks 100 deleted events ended: {worker.said()[-500:]}")
         remove_crawl(client, topic.name)
     topic.delete()

@@ -65,4 +65,4 @@ def test_damaged_batch_is_named_and_nothing_is_lost(
         books, audit = crawl.totals(), crawl.audit()[0]
         assert (books.reads, books.dead_letters, books.live) == (4, 0, 5)
         assert audit.conserved
-    assert mended is ("events are lost, as OPIC_KAFKA_SKIP_LOST allows" not in worker.said())
+    assert mended is ("records are lost, as OPIC_KAFKA_SKIP_LOST allows" not in worker.said())

@@ -156,10 +156,10 @@ def test_events_lost_to_retention_are_reported(kafka: Kafka, valkey: Server, tmp
         topic.let_go(8)
         worker = WorkerProcess(settings, tmp_path / "said")
         assert worker.process.wait(60) == 2
-        assert "begins at offset 8, but this store needs it from 5 on: retention deleted 3 events" in worker.said()
+        assert "begins at offset 8, but this store needs it from 5 on: retention deleted 3 records" in worker.said()
         with workers(settings, tmp_path, kafka_skip_lost=True) as (worker,):
             settle(crawl, topic)
-            assert "3 events are lost, as OPIC_KAFKA_SKIP_LOST allows" in worker.said()
+            assert "3 records are lost, as OPIC_KAFKA_SKIP_LOST allows" in worker.said()
             worker.stop()
         assert crawl.shards[0].books().reads == 7
 
@@ -178,16 +178,17 @@ def test_crawl_whose_events_were_deleted_unread_is_not_taken_for_a_new_one(
     settings = settings_of(kafka, valkey, topic.name, shards=shards)
     backend = Backend(settings, valkey.url)
     try:
-        backend.accept([event(f"http://new{i}.org/") for i in range(1_000)])
+        for i in range(1_000):  # A record each.
+            backend.log.append([event(f"http://new{i}.org/")], backend.clock.now_us())
         topic.let_go(600)
         assert backend.log.missing() == {f"{topic.name}/0": 600}
         worker = WorkerProcess(settings, tmp_path / "said")
         assert worker.process.wait(60) == 2
-        assert "begins at offset 600, but this store needs it from 0 on: retention deleted 600 events" in worker.said()
+        assert "begins at offset 600, but this store needs it from 0 on: retention deleted 600 records" in worker.said()
         assert "OPIC_KAFKA_SKIP_LOST=true" in worker.said()
         told = opic(settings, "doctor")
         assert told.returncode == 1
-        assert "retention deleted 600 accepted events" in told.stdout
+        assert "retention deleted 600 records of accepted events" in told.stdout
         with workers(settings, tmp_path, kafka_skip_lost=True) as (worker,):
             settle(backend.crawl, topic)
             worker.stop()
@@ -210,7 +211,7 @@ def test_partition_unknown_to_the_store_is_required_from_its_start(
         topic.let_go(3)
         worker = WorkerProcess(settings, tmp_path / "said")
         assert worker.process.wait(60) == 2
-        assert "begins at offset 3, but this store needs it from 0 on: retention deleted 3 events" in worker.said()
+        assert "begins at offset 3, but this store needs it from 0 on: retention deleted 3 records" in worker.said()
 
 
 def test_store_that_lost_its_last_writes_gets_them_again(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:

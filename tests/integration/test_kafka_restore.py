@@ -124,9 +124,9 @@ def test_worker_during_a_restore_says_which_events_kafka_no_longer_has(
         restored(settings, tmp_path / "copy")
         assert worker.process.wait(60) == 2
         said = worker.said()
-        assert "begins at offset 8, but this store needs it from 5 on: retention deleted 3 events" in said
+        assert "begins at offset 8, but this store needs it from 5 on: retention deleted 3 records" in said
         assert "Publish them again and raise retention.ms" in said
     found = opic(settings, "doctor")
     assert found.returncode == 1
-    assert "Kafka's retention deleted 3 accepted events" in found.stdout
+    assert "Kafka's retention deleted 3 records of accepted events" in found.stdout
     Backend(settings, valkey.url).close()  # An endpoint goes on answering.

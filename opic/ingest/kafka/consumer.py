@@ -264,10 +264,10 @@ class KafkaSource:
             return offset
         lost = f"{name} begins at offset {begin:,}, but this store needs it from {offset:,} on"
         if self._cluster.settings.kafka_skip_lost:
-            log.error("%s: %s events are lost, as OPIC_KAFKA_SKIP_LOST allows", lost, f"{begin - offset:,}")
+            log.error("%s: %s records are lost, as OPIC_KAFKA_SKIP_LOST allows", lost, f"{begin - offset:,}")
         else:
             raise KafkaRefused(
-                f"{lost}: retention deleted {begin - offset:,} events before they took effect. Publish them again and "
+                f"{lost}: retention deleted {begin - offset:,} records before they took effect. Publish them again and "
                 "raise retention.ms; to continue without them, set OPIC_KAFKA_SKIP_LOST=true"
             )
         return begin
