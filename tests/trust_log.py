@@ -13,7 +13,7 @@ from opic.graph.known_graph import KnownGraph
 from opic.graph.link_pool import LinkPool
 from opic.graph.rank_coverage import Coverage, coverage
 from opic.model.cash import gone_until_us
-from opic.model.event_checks import decode_record
+from opic.model.event_checks import decode_events
 from opic.model.events import CheckedEvent, EventLimits, Outcome, Record
 
 DAMPING = 0.85
@@ -39,7 +39,10 @@ class TrustLog:
 
     def read(self, record: Record) -> None:
         """Read a record. It must not be a bad one."""
-        event = decode_record("log/0", record, LIMITS)
+        for event in decode_events("log/0", record, LIMITS):
+            self._take(event)
+
+    def _take(self, event: CheckedEvent) -> None:
         if event.outcome is Outcome.SEEDS:
             for url in event.seeds:
                 self._know(url)

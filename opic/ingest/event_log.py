@@ -77,11 +77,6 @@ class Begun:
     done: int
     era: bytes = field(default=ANY_ERA, compare=False)  # Of the log that has them.
 
-    def left(self, values: Sequence[bytes]) -> int:
-        """Return how many of the call's events are not in the log yet, about: records that pack them are counted."""
-        records = list(packs(values))
-        return len(values) * (len(records) - self.done) // max(len(records), 1)
-
 
 class LogPositions(dict[str, int]):
     """Positions in the log in the store, and the era in which they are valid: until a backup is restored."""
@@ -108,6 +103,9 @@ class Log(Protocol):
     def append_once(self, call: KeyedCall, values: Sequence[bytes], begun: Begun | None, terms: AppendTerms) -> bool:
         """Append the events of a call that are not in the log yet; return False if it was begun with other terms."""
 
+    def left(self, begun: Begun, values: Sequence[bytes]) -> int:
+        """Return how many events of a call are not in the log yet, about."""
+
     def ends(self) -> Positions:
         """Return the end of each partition."""
 
@@ -125,9 +123,13 @@ class EventLog:
     single = True
     mean_events = 1.0  # Its offsets count events.
 
-    def __init__(self, client: Client, keys: Keys, keys_max: int = KEYS_MAX) -> None:
-        """Use a client that does not retry: after a lost connection, an append may or may not have taken effect."""
-        self.client, self.keys, self.keys_max = client, keys, keys_max
+    def __init__(self, client: Client, keys: Keys, keys_max: int = KEYS_MAX, *, packs_events: bool = True) -> None:
+        """Use a client that does not retry: after a lost connection, an append may or may not have taken effect.
+
+        A crawl of many shards is not to pack events: at its beginning the shards take no more of them at a time than
+        they have pages, so that they know the pages that others link to.
+        """
+        self.client, self.keys, self.keys_max, self._packs_events = client, keys, keys_max, packs_events
         self.throttle = Throttle()  # A store has no quotas.
         self.clock = ServerClock(client, keys.log)
 
@@ -148,7 +150,7 @@ class EventLog:
         """
         if kind not in RECORD_KINDS:
             raise BadInput(f"a record is of kind {' or '.join(RECORD_KINDS)}, not {kind!r}")
-        values = list(packs(values)) if kind == "event" else values
+        values = self._records(values) if kind == "event" else values
         end, at, era = self.end() if not values else 0, 0, ANY_ERA
         while at < len(values):
             stop = _stop(values, at)
@@ -199,10 +201,18 @@ class EventLog:
         """
         return (not values and begun is None) or self.remember(call, values, begun, terms)
 
+    def left(self, begun: Begun, values: Sequence[bytes]) -> int:
+        """Return how many events of a call are not in the log yet, about: records that pack them are counted."""
+        records = self._records(values)
+        return len(values) * (len(records) - begun.done) // max(len(records), 1)
+
+    def _records(self, values: Sequence[bytes]) -> Sequence[bytes]:
+        return list(packs(values)) if self._packs_events else values
+
     def remember(self, call: KeyedCall, values: Sequence[bytes], begun: Begun | None, terms: AppendTerms) -> bool:
         """Append the events of a call as `append_once`, but remember one without values too: others are elsewhere."""
         at, remembered, era = begun.done if begun else 0, begun is not None, begun.era if begun else ANY_ERA
-        values = list(packs(values))
+        values = self._records(values)
         while at < len(values) or not remembered:
             stop = _stop(values, at)
             status, *more = self._append(

@@ -27,7 +27,15 @@ from opic.errors import BadEvent, BadFraming, BadInput, BadUrl, DiskFull
 from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest.msgpack_values import cut_stream, is_map
 from opic.model.event_checks import check_event
-from opic.model.events import CrawlEvent, EventLimits, decode_any_event, decode_crawl_event, encode_crawl_event
+from opic.model.events import (
+    CrawlEvent,
+    EventLimits,
+    decode_any_event,
+    decode_crawl_event,
+    encode_crawl_event,
+    split_array,
+)
+from opic.model.packed_events import is_array
 from opic.ops.feeder import Feeder, Progress
 from opic.service.backend import Backend
 from opic.settings import Settings
@@ -215,7 +223,8 @@ def _replay_events(feeder: Feeder, paths: Sequence[Path], plan: Plan) -> None:
     limits, bytes_max = feeder.limits, feeder.settings.max_body_bytes
     for path in paths:
         try:
-            for number, value in values_by_number(path, plan.format, bytes_max):
+            values = values_by_number(path, plan.format, bytes_max)
+            for number, value in ((number, one) for number, whole in values for one in _elements(whole)):
                 taken = value
                 try:
                     event, unknown = decode_any_event(value) if plan.ignore_unknown else (decode_crawl_event(value), ())
@@ -228,6 +237,14 @@ def _replay_events(feeder: Feeder, paths: Sequence[Path], plan: Plan) -> None:
         except BadInput as error:
             feeder.settle()
             raise BadInput(f"{error}; {feeder.progress.events:,} events were fed before") from None
+
+
+def _elements(value: bytes) -> list[bytes]:
+    """Return the events of an array, as a topic may have it; any other value as it is."""
+    try:
+        return split_array(value) if is_array(value) else [value]
+    except BadEvent:
+        return [value]
 
 
 # Graphs.

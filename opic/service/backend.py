@@ -90,7 +90,8 @@ class Backend:
         )  # fmt: skip
         known.keep(self.crawl.shards[0].secret)
         self.shard = self.crawl.shards[0]  # Beside which the log is.
-        self._stored_log = EventLog(appending, self.shard.keys, settings.max_keys_bytes // KEY_MEMORY_BYTES)
+        keys_max, alone = settings.max_keys_bytes // KEY_MEMORY_BYTES, len(self.crawl) == 1
+        self._stored_log = EventLog(appending, self.shard.keys, keys_max, packs_events=alone)
         self.clock = self._stored_log.clock  # By which records are dated and events are judged.
         self._rough_lag = (float("-inf"), 0)
         self.works_here = False  # No worker runs: this process applies the records that it appends.
@@ -213,7 +214,7 @@ class Backend:
             begun = self.log.begun(call)
             terms = begun.terms if begun else AppendTerms(self.clock.now_us(), self.limits)
             judged = judge(terms.time_us, terms.limits.under(self.crawl.rules))
-            left = begun.left(judged.values) if begun else len(judged.values)
+            left = self.log.left(begun, judged.values) if begun else len(judged.values)
             if left or begun is None:
                 self.check_room()
             if left:

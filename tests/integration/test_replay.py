@@ -170,7 +170,7 @@ def test_packed_history_equals_the_ledger_fed_the_same(
 
 
 def test_invalid_packed_value_is_a_dead_letter_and_the_replay_goes_on(crawls: Crawls, tmp_path: Path) -> None:
-    bad = BAD_PACKED.values()
+    bad = [value for name, value in BAD_PACKED.items() if name != "an array"]
     file = tmp_path / "crawl.msgpack"
     file.write_bytes(GOOD + b"".join(value + GOOD for value in bad))
     backend = crawls.open()

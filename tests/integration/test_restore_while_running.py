@@ -185,6 +185,7 @@ def test_call_in_two_parts_is_not_confirmed_if_a_restore_comes_between(
 ) -> None:
     """The first part went with the old log. With a key, the repeat of the call has all of it."""
     monkeypatch.setattr(event_log, "VALUES_A_CALL", 2)
+    monkeypatch.setattr("opic.model.packed_events.EVENTS_A_PACK", 1)
     log, call, names = log_of(valkey), KeyedCall(b"k" * 16, b"b" * 16), ["a", "b", "c", "d"]
     values = [event(name) for name in names]
     append, appended = log._append, 0
@@ -210,6 +211,7 @@ def test_repeat_with_progress_from_the_old_log_starts_anew(
     valkey: Server, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_log, "VALUES_A_CALL", 2)
+    monkeypatch.setattr("opic.model.packed_events.EVENTS_A_PACK", 1)
     log, call, names = log_of(valkey), KeyedCall(b"k" * 16, b"b" * 16), ["a", "b", "c"]
     values = [event(name) for name in names]
     log._append(values[:2], NOW_US, "event", (call.key, call.body, TERMS.pack(), 0))  # Then its sender died.

@@ -220,6 +220,10 @@ class KafkaLog:
         """Return what is known of a call; see `EventLog.begun`. All of its values must be sent."""
         return self._calls.begun(call)
 
+    def left(self, begun: Begun, values: Sequence[bytes]) -> int:
+        """Return the number of events of a call: what of it is on the topic is not known."""
+        return len(values)
+
     def append_once(self, call: KeyedCall, values: Sequence[bytes], begun: Begun | None, terms: AppendTerms) -> bool:
         """Send a call's events to the topic, marked so that each takes effect once, even if this is repeated.
 
