@@ -90,8 +90,8 @@ class Backend:
         )  # fmt: skip
         known.keep(self.crawl.shards[0].secret)
         self.shard = self.crawl.shards[0]  # Beside which the log is.
-        keys_max, alone = settings.max_keys_bytes // KEY_MEMORY_BYTES, len(self.crawl) == 1
-        self._stored_log = EventLog(appending, self.shard.keys, keys_max, packs_events=alone)
+        keys_max = settings.max_keys_bytes // KEY_MEMORY_BYTES
+        self._stored_log = EventLog(appending, self.shard.keys, keys_max, packs_events=len(self.crawl) == 1)
         self.clock = self._stored_log.clock  # By which records are dated and events are judged.
         self._rough_lag = (float("-inf"), 0)
         self.works_here = False  # No worker runs: this process applies the records that it appends.
@@ -412,7 +412,6 @@ class Backend:
 
     def lag(self) -> int:
         """Return how many accepted events have not taken effect yet; see `waiting_events`."""
-        # The ends first: where it says 0, all that had been accepted before has taken effect.
         lag = self.waiting_events(self.log.ends())
         self._rough_lag = (time.monotonic(), lag)
         return lag
