@@ -84,7 +84,7 @@ ALGORITHM_LINES_MAX = 60  # In experiments, where a function is an algorithm of 
 
 # The same fact on both sides of a call: a constant of a Lua file, one of a module, and what the first is of the second.
 SHARED = (
-    ("opic/store/journal.lua", "KEY_US", "opic/model/cash.py", "DAY_US", 1),
+    ("opic/store/log.lua", "KEY_US", "opic/model/cash.py", "DAY_US", 1),
     ("opic/store/back_offs.lua", "BACK_OFF_SECONDS_MAX", "opic/model/cash.py", "DAY_US", 1_000_000),
 )
 # Messages bear the names of the things that they tell about. The scheduler of Scrapy is called what Scrapy calls it.

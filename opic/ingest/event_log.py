@@ -19,7 +19,7 @@ import msgpack
 from opic.errors import BadInput, BeingRestored, KeyReused, KeysFull, StoreLost
 from opic.ingest.throttle import Throttle
 from opic.model.events import LOG_PARTITION, RECORD_KINDS, EventLimits, Record
-from opic.model.packed_events import ARRAY_16, array_length, packs
+from opic.model.packed_events import packs
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
 from opic.store.server_clock import ServerClock
@@ -320,16 +320,8 @@ class EventLog:
 
 
 def offsets_of(fields: Mapping[bytes, bytes]) -> int:
-    """Return how many offsets an entry of the log has: one for each event of an array in MessagePack.
-
-    A copy may leave events out that have taken effect. Its entry says how many it had.
-    """
-    if b"n" in fields:
-        return int(fields[b"n"])
-    kind, value = fields[b"k"].decode(), fields[b"v"]
-    if kind != "event" or not value or not (value[0] & 0xF0 == 0x90 or value[0] == ARRAY_16):
-        return 1
-    return max(array_length(value), 1)
+    """Return how many offsets an entry of the log has: one for each event of its record."""
+    return int(fields.get(b"n", 1))
 
 
 def _stop(values: Sequence[bytes], at: int) -> int:

@@ -17,7 +17,6 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from opic.ingest.event_log import offsets_of
 from opic.ingest.writer import routed
 from opic.model.event_checks import decode_events
 from opic.model.events import (
@@ -146,5 +145,4 @@ class AppliedRecords:
         if all(waits) or (events[0].outcome is Outcome.DEAD and len(events) == 1):
             return fields
         left = [value for value, waiting in zip(split_array(record.value), waits, strict=True) if waiting]
-        fields = {**fields, b"n": b"%d" % offsets_of(fields)}
         return {**fields, b"v": pack(left)} if left else {**fields, b"k": b"forget", b"v": encode_forgotten([])}

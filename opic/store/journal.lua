@@ -75,75 +75,6 @@ local function closed(meta, era)
   return nil, present
 end
 
--- opic_4_close: let the log of a crawl, if there is one, take no record for a while (microseconds); 0 ends that.
---   KEYS meta end   ARGV duration token end
--- With a token, until the restore that has it ends, if the log has not gone beyond `end`.
--- Returns {the end of the log, 0 if a restore has begun; time}.
-local function close(keys, args)
-  local now, open = now_us(), redis.call('HEXISTS', keys[1], 'restoring') == 0
-  local there = open and redis.call('GET', keys[2]) or '0'
-  if args[1] == '0' or redis.call('EXISTS', keys[1]) == 0 then
-    redis.call('HDEL', keys[1], 'closed')
-  elseif args[2] == '' then
-    redis.call('HSET', keys[1], 'closed', string.format('%.0f', now + tonumber(args[1])))
-  elseif tonumber(there) <= tonumber(args[3]) then
-    redis.call('HSET', keys[1], 'restoring', args[2])
-  end
-  return {there, string.format('%.0f', now)}
-end
-
--- opic_4_append: append records to the log.  KEYS log end calls callends meta
---   ARGV time_us kind key body terms done keys-max era value value ...
--- `key` is '' or the digest of an Idempotency-Key. With a key, the values are those from number `done` on of a call
--- whose body has the digest `body`. The progress of the call is kept for a day, so that a repeat continues there.
--- `terms` are stored for the caller and returned with the key. A call deletes only a limited number of expired keys. A
--- record of n events has n offsets, and is named by the last.
--- Returns {'OK', the log's end, era}, or a refusal: {'AT', terms, done, era}: the call has progressed to `done`,
--- with these terms; {'OTHER'}: the key was used with another body; {'FULL', microseconds until the first key expires};
--- {'GONE'}: the store has lost the crawl; see `closed`.
-local KEY_US = 86400000000
-local KEYS_SWEPT_MAX = 100
-local function append(keys, args)
-  local time_us, kind, key, body, terms = args[1], args[2], args[3], args[4], args[5]
-  local done, keys_max, now = tonumber(args[6]), tonumber(args[7]), now_us()
-  local first, count = tonumber(redis.call('GET', keys[2]) or 0), #args - 8
-  if not (done and keys_max and whole(first, 0, BALANCE)) or count < (key == '' and 1 or 0) then
-    return redis.error_reply('OPICARGS append needs values')
-  end
-  local refusal, era = closed(keys[5], args[8])
-  if refusal or redis.call('HEXISTS', keys[5], 'format') == 0 then return refusal or {'GONE'} end
-  local ends, stop = key ~= '' and tonumber(redis.call('ZSCORE', keys[4], key) or 0) or 0, first
-  local call = ends > now and cmsgpack.unpack(redis.call('HGET', keys[3], key))
-  if call and call[1] ~= body then return {'OTHER'} end
-  if call and (call[2] ~= terms or call[3] ~= done) then return {'AT', call[2], call[3], era} end
-  local over = redis.call('ZRANGE', keys[4], '-inf', string.format('%.0f', now), 'BYSCORE', 'LIMIT', 0, KEYS_SWEPT_MAX)
-  if key ~= '' and not call and redis.call('ZCARD', keys[4]) - #over >= keys_max then
-    return {'FULL', string.format('%.0f', (redis.call('ZRANGE', keys[4], 0, 0, 'WITHSCORES')[2] or now) - now)}
-  end
-
-  if #over > 0 then
-    redis.call('HDEL', keys[3], unpack(over))
-    redis.call('ZREM', keys[4], unpack(over))
-  end
-  if key ~= '' then
-    redis.call('HSET', keys[3], key, cmsgpack.pack({body, terms, done + count}))
-    if not call then redis.call('ZADD', keys[4], string.format('%.0f', now + KEY_US), key) end
-  end
-  for i = 1, count do
-    stop = stop + events_in(kind, args[i + 8])
-    redis.call('XADD', keys[1], string.format('1-%.0f', stop - 1), 't', time_us, 'k', kind, 'v', args[i + 8])
-  end
-  if count > 0 then redis.call('SET', keys[2], string.format('%.0f', stop)) end
-  return {'OK', stop, era}
-end
-
--- opic_4_begun: what `append` keeps of a call with an Idempotency-Key, and the era; without a call, or after its day, {}.
---   KEYS calls callends meta   ARGV key
-local function begun(keys, args)
-  if tonumber(redis.call('ZSCORE', keys[2], args[1]) or 0) <= now_us() then return {} end
-  return {redis.call('HGET', keys[1], args[1]), redis.call('HGET', keys[3], 'era') or ''}
-end
-
 -- opic_4_step: append the effect of a batch of events to the journal, exactly once and atomically.
 --   KEYS head journal books offsets dead leases waits fails sent seen pagemeta metrics urls refusals, outboxes ..,
 --     since if it gets entries, holders if there are senders, or pages to forget
@@ -354,13 +285,6 @@ local function trim(keys, args)
   return {'OK', string.format('%.0f', least)}
 end
 
--- opic_4_trim_log: trim accepted events below an offset, approximately, because whole stream nodes are cheap to drop.
--- Trims nothing while a backup holds the shard, or in another era.  KEYS log offsets meta   ARGV offset era
-local function trim_log(keys, args)
-  if held(keys[2]) or closed(keys[3], args[2]) then return 0 end
-  return redis.call('XTRIM', keys[1], 'MINID', '~', '1-' .. args[1])
-end
-
 -- opic_4_trim_outbox: trim entries of an outbox that have taken effect, unless a backup was restored since they did.
 --   KEYS outbox meta   ARGV offset era
 local function trim_outbox(keys, args)
@@ -388,12 +312,8 @@ end
 
 redis.register_function('opic_4_init', init)
 redis.register_function('opic_4_resume', resume)
-redis.register_function('opic_4_close', close)
-redis.register_function('opic_4_append', append)
-redis.register_function{function_name='opic_4_begun', callback=begun, flags={'no-writes'}}
 redis.register_function('opic_4_step', step)
 redis.register_function('opic_4_blocks', blocks)
 redis.register_function('opic_4_links', links)
-redis.register_function{function_name='opic_4_trim_log', callback=trim_log, flags={'allow-oom'}}
 redis.register_function{function_name='opic_4_trim_outbox', callback=trim_outbox, flags={'allow-oom'}}
 redis.register_function{function_name='opic_4_trim', callback=trim, flags={'allow-oom'}}

@@ -87,12 +87,3 @@ local function keep_letters(dead, metrics, letters, most)
   redis.call('HINCRBY', metrics, 'letters_dropped', dropped)
   redis.call('HINCRBY', metrics, 'letters_dropped_bytes', bytes)
 end
-
--- The number of events that a value has: those of an array in MessagePack (`offsets_of` in event_log.py counts the same).
-local function events_in(kind, value)
-  local first, second, third = string.byte(value, 1, 3)
-  if kind ~= 'event' or not first then return 1 end
-  if first >= 0x90 and first <= 0x9f then return math.max(first - 0x90, 1) end
-  if first == 0xdc and third then return math.max(second * 256 + third, 1) end
-  return 1
-end
