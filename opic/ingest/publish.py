@@ -24,7 +24,7 @@ from opic.ingest.kafka import KafkaCluster
 from opic.ingest.kafka.topic_log import BATCH_BYTES, Producer, Sent
 from opic.model.event_checks import check_event
 from opic.model.events import CrawlEvent, decode_crawl_event, encode_crawl_event
-from opic.model.packed_events import Pack, is_map, pack
+from opic.model.packed_events import Pack, Packs, is_map, pack
 from opic.settings import Settings
 from opic.urls.canonical import host_of
 
@@ -32,15 +32,6 @@ LINGER_SECONDS: Final = 0.02  # How long an event waits for more of its partitio
 CLIENT_LINGER_SECONDS: Final = 0.005  # How long the client waits for more records, to send them in one batch.
 WAITING_MAX: Final = 10_000  # Events sent but not acknowledged; at this limit `publish` waits for the oldest.
 DELIVERY_SECONDS: Final = 120.0  # How long the client retries. The producer is idempotent: no event is sent twice.
-
-
-class _Filling:
-    """The record of a partition that is filled, with the key of its first event and since when it waits."""
-
-    __slots__ = ("key", "pack", "since")
-
-    def __init__(self, key: bytes) -> None:
-        self.key, self.pack, self.since = key, Pack(), time.monotonic()
 
 
 class Publisher(AbstractContextManager["Publisher"]):
@@ -78,7 +69,7 @@ class Publisher(AbstractContextManager["Publisher"]):
         self._in_flight = 0  # and how many events they have.
         self.delivered = 0
         self._lock = threading.RLock()  # Of all that follows, and of the records in flight.
-        self._filling: dict[int | None, _Filling] = {}  # By partition.
+        self._filling = Packs()
         self._failed: Exception | None = None  # Of the thread that sends what has lingered.
         self._filled, self._closed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._send_lingering, name="opic-publisher", daemon=True)
@@ -137,22 +128,14 @@ class Publisher(AbstractContextManager["Publisher"]):
             self._raise_failure()
             self._reap(wait=self._in_flight >= WAITING_MAX)
             partition = self._producer.partition(self._topic, key)
-            filling = self._filling.get(partition)
-            if filling is not None and not filling.pack.fits(value, links):
-                self._send_filled(partition)
-                filling = None
-            if filling is None:
-                filling = self._filling[partition] = _Filling(key)
+            if not self._filling:
                 self._filled.set()
-            filling.pack.add(value, links)
-            if filling.pack.full:
-                self._send_filled(partition)
+            if (full := self._filling.add(partition, key, value, links)) is not None:
+                self._send_filled(full)
 
-    def _send_filled(self, partition: int | None) -> None:
-        filled = self._filling.pop(partition)
-        values = filled.pack.values
-        self._waiting.append((self._producer.send(self._topic, pack(values), filled.key), len(values)))
-        self._in_flight += len(values)
+    def _send_filled(self, filled: Pack) -> None:
+        self._waiting.append((self._producer.send(self._topic, pack(filled.values), filled.host), len(filled.values)))
+        self._in_flight += len(filled.values)
 
     def _send_lingering(self) -> None:
         """Send records that are not full but have waited for LINGER_SECONDS, in a thread of its own."""
@@ -160,10 +143,9 @@ class Publisher(AbstractContextManager["Publisher"]):
             self._filled.wait()
             self._closed.wait(LINGER_SECONDS / 2)
             with self._lock:
-                due = time.monotonic() - LINGER_SECONDS / 2
                 try:
-                    for partition in [at for at, filling in self._filling.items() if filling.since <= due]:
-                        self._send_filled(partition)
+                    for filled in self._filling.take(time.monotonic() - LINGER_SECONDS / 2):
+                        self._send_filled(filled)
                 except Exception as error:  # noqa: BLE001 - raised by the next call
                     self._failed = error
                 if not self._filling and not self._closed.is_set():
@@ -193,8 +175,8 @@ class Publisher(AbstractContextManager["Publisher"]):
         """
         with self._lock:
             self._raise_failure()
-            for partition in list(self._filling):
-                self._send_filled(partition)
+            for filled in self._filling.take():
+                self._send_filled(filled)
             while self._waiting:
                 self._reap(wait=True)
         return self.delivered
@@ -218,7 +200,7 @@ class Publisher(AbstractContextManager["Publisher"]):
             self.close()
         else:
             with self._lock:
-                self._filling.clear()
+                self._filling = Packs()
             self._end()
 
 

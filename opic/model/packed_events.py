@@ -4,7 +4,9 @@ A record costs a publisher, Kafka and a worker several times as much as an event
 pack the events of one partition that they send together.
 """
 
+import math
 import re
+import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -16,9 +18,11 @@ LINKS_A_PACK: Final = 4_000
 BYTES_A_PACK: Final = 1 << 18
 
 JSON_ARRAY: Final = re.compile(rb"[ \t\r\n]*\[")
+MSGPACK: Final = 0x80  # Maps and arrays in MessagePack begin with no lower byte, those in JSON with ASCII.
 ARRAY_16: Final = 0xDC
 ARRAY_32: Final = 0xDD
 FIXARRAY_MAX: Final = 15
+HEADER_BYTES: Final = 5  # Of an array at most.
 MAP_16: Final = 0xDE
 MAP_32: Final = 0xDF
 
@@ -38,7 +42,9 @@ def is_array(value: bytes) -> bool:
     if not value:
         return False
     first = value[0]
-    return first & 0xF0 == 0x90 or first in (ARRAY_16, ARRAY_32) or JSON_ARRAY.match(value) is not None
+    if first >= MSGPACK:
+        return first & 0xF0 == 0x90 or first in (ARRAY_16, ARRAY_32)
+    return JSON_ARRAY.match(value) is not None
 
 
 def is_map(value: bytes) -> bool:
@@ -70,7 +76,7 @@ def url_and_links(value: bytes) -> tuple[str, int]:
         found = _size_of(value)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"not a decodable event: {error}") from None
-    return found.url, array_length(bytes(found.links))
+    return found.url, array_length(bytes(memoryview(found.links)[:HEADER_BYTES]))
 
 
 def pack(values: Sequence[bytes]) -> bytes:
@@ -88,13 +94,14 @@ def pack(values: Sequence[bytes]) -> bytes:
 
 
 class Pack:
-    """The events that the next record of a partition has, while it is filled."""
+    """The events of a record while it is filled: their values, and the numbers that the caller gave them."""
 
-    __slots__ = ("links", "size", "values")
+    __slots__ = ("host", "links", "numbers", "since", "size", "values")
 
-    def __init__(self) -> None:
-        """Begin with none."""
-        self.values: list[bytes] = []
+    def __init__(self, host: bytes) -> None:
+        """Begin with none. `host` is that of the first event, the record's key."""
+        self.host, self.since = host, time.monotonic()
+        self.values, self.numbers = list[bytes](), list[int]()
         self.links = self.size = 0
 
     def fits(self, value: bytes, links: int) -> bool:
@@ -105,16 +112,34 @@ class Pack:
             and self.size + len(value) <= BYTES_A_PACK
         )
 
-    @property
-    def full(self) -> bool:
-        """Whether no further event fits."""
-        return len(self.values) >= EVENTS_A_PACK or self.links >= LINKS_A_PACK or self.size >= BYTES_A_PACK
 
-    def add(self, value: bytes, links: int) -> None:
-        """Add an event."""
-        self.values.append(value)
-        self.links += links
-        self.size += len(value)
+class Packs:
+    """The records that are filled, by partition."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._filling: dict[int | None, Pack] = {}
+
+    def add(self, partition: int | None, host: bytes, value: bytes, links: int, number: int = 0) -> Pack | None:
+        """Add an event; return the record of its partition that has no room for it, and is to be sent before."""
+        filling, full = self._filling.get(partition), None
+        if filling is None or not filling.fits(value, links):
+            full, filling = filling, Pack(host)
+            self._filling[partition] = filling
+        filling.values.append(value)
+        filling.numbers.append(number)
+        filling.links += links
+        filling.size += len(value)
+        return full
+
+    def take(self, until: float = math.inf) -> Iterator[Pack]:
+        """Remove and yield the records that were begun up to a monotonic time."""
+        for partition in [at for at, filling in self._filling.items() if filling.since <= until]:
+            yield self._filling.pop(partition)
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._filling)
 
 
 def packs(values: Sequence[bytes]) -> Iterator[bytes]:
@@ -122,18 +147,15 @@ def packs(values: Sequence[bytes]) -> Iterator[bytes]:
 
     What is no event in MessagePack, such as a dead letter that is sent again, remains a record of its own.
     """
-    filling = Pack()
+    filling = Packs()
     for value in values:
         links = links_of(value)
-        if filling.values and (links is None or not filling.fits(value, links)):
-            yield pack(filling.values)
-            filling = Pack()
         if links is None:
+            yield from (pack(full.values) for full in filling.take())
             yield value
-        else:
-            filling.add(value, links)
-    if filling.values:
-        yield pack(filling.values)
+        elif (full := filling.add(None, b"", value, links)) is not None:
+            yield pack(full.values)
+    yield from (pack(full.values) for full in filling.take())
 
 
 def links_of(value: bytes) -> int | None:

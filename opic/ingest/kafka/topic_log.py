@@ -22,7 +22,7 @@ from opic.ingest.kafka.known_offsets import FirstOffsets
 from opic.ingest.kafka.signatures import Headers, Signatures, is_control
 from opic.ingest.outage import Outage
 from opic.model.events import decode_seeds, encode_seeds
-from opic.model.packed_events import Pack, pack, url_and_links
+from opic.model.packed_events import Packs, pack, url_and_links
 from opic.replica import Crawl
 from opic.urls.canonical import canonical_url, host_of, shard_of
 from opic.urls.normalization import PLAIN, Normalization
@@ -262,21 +262,16 @@ class KafkaLog:
                 signed = self._signatures.headers(kind, value, time_us) if control else headers_of(kind, key, (index,))
                 yield value, key_of(value, kind, normalization), signed
             return
-        filling: dict[int, tuple[Pack, bytes, list[int]]] = {}
+        filling = Packs()
         for index, value in enumerate(values):
             host, links = _host_and_links(value, normalization)
             partition = self._producer.partition(self._cluster.topic, host)
             if host is None or partition is None:
                 yield value, host, headers_of(kind, key, (index,))
-                continue
-            packed, first, indexes = filling.setdefault(partition, (Pack(), host, []))
-            if not packed.fits(value, links):
-                yield pack(packed.values), first, headers_of(kind, key, indexes)
-                packed, _, indexes = filling[partition] = (Pack(), host, [])
-            packed.add(value, links)
-            indexes.append(index)
-        for packed, first, indexes in filling.values():
-            yield pack(packed.values), first, headers_of(kind, key, indexes)
+            elif (full := filling.add(partition, host, value, links, index)) is not None:
+                yield pack(full.values), full.host, headers_of(kind, key, full.numbers)
+        for last in filling.take():
+            yield pack(last.values), last.host, headers_of(kind, key, last.numbers)
 
     def ends(self) -> Positions:
         """Return the end of each partition."""
