@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Final
 
@@ -80,11 +80,11 @@ class Taken:
     records: Sequence[Record]
     since: int
     end: int
+    rough_events: int = field(init=False)  # How many events they have; of arrays in JSON, an estimate.
 
-    @property
-    def rough_events(self) -> int:
-        """How many events they have; of arrays in JSON, an estimate."""
-        return sum(record.rough_events() for record in self.records)
+    def __post_init__(self) -> None:
+        """Count the events once: the worker asks several times."""
+        object.__setattr__(self, "rough_events", sum(record.rough_events() for record in self.records))
 
     @property
     def gap(self) -> int:

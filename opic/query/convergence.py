@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Callable
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from opic.errors import StoreError
 from opic.model.books import Books
@@ -118,24 +118,30 @@ class Convergence:
             StoreError: the store is unavailable.
         """
         parts = self._crawl.books()
-        step = step_of(Books.merged(parts, self._crawl.rules).rounds)
+        books = self._merged(parts)
+        step = step_of(books.rounds)
         if step < 0 or step == self._noted or self._disk_full() is not None:
             return False
-        first, counts = self._crawl.shards[0], self._progress_now(parts)
+        first, counts = self._crawl.shards[0], self._progress_now(books)
         with store_errors():
-            new = first.client.hsetnx(first.keys.curve, str(step), PACKED.pack(*self._point(parts)))
+            new = first.client.hsetnx(first.keys.curve, str(step), PACKED.pack(*self._point(parts, books)))
             first.client.hsetnx(first.keys.progress, str(step), COUNTS.pack(*counts))
         self._noted = step
         return bool(new)
 
-    def _point(self, parts: list[Books]) -> Point:
-        books = Books.merged(parts, self._crawl.rules)
+    def _merged(self, parts: list[Books]) -> Books:
+        return Books.merged(parts, self._crawl.rules)
+
+    def _stored(self, key: str, form: Struct) -> list[tuple[Any, ...]]:
+        with store_errors():
+            return list(map(form.unpack, self._crawl.shards[0].client.hvals(key)))
+
+    def _point(self, parts: list[Books], books: Books) -> Point:
         _, bound = self._query.default_bound(parts, books)
         said = NOTHING_SAID if bound is None else bound
         return Point(books.time_us, books.rounds, books.clock, books.open_cash, said)
 
-    def _progress_now(self, parts: list[Books]) -> PageProgress:
-        books = Books.merged(parts, self._crawl.rules)
+    def _progress_now(self, books: Books) -> PageProgress:
         return PageProgress(books.time_us, books.open, *self._counts())
 
     def progress(self) -> list[PageProgress]:
@@ -144,11 +150,8 @@ class Convergence:
         Raises:
             StoreError: the store is unavailable.
         """
-        first = self._crawl.shards[0]
-        with store_errors():
-            packed = first.client.hvals(first.keys.progress)
-        now = self._progress_now(self._crawl.books())
-        kept = sorted(map(PageProgress._make, map(COUNTS.unpack, packed)))
+        kept = sorted(map(PageProgress._make, self._stored(self._crawl.shards[0].keys.progress, COUNTS)))
+        now = self._progress_now(self._merged(self._crawl.books()))
         return [*(one for one in kept if one.time_us < now.time_us), now]
 
     def points(self) -> list[Point]:
@@ -157,12 +160,10 @@ class Convergence:
         Raises:
             StoreError: the store is unavailable.
         """
-        first = self._crawl.shards[0]
-        with store_errors():
-            packed = first.client.hvals(first.keys.curve)
-        now = self._point(self._crawl.books())
+        stored, parts = self._stored(self._crawl.shards[0].keys.curve, PACKED), self._crawl.books()
+        now = self._point(parts, self._merged(parts))
         # A store that lost its latest records has not reached some of these points again.
-        kept = {point.clock: point for point in map(Point._make, map(PACKED.unpack, packed)) if point.clock < now.clock}
+        kept = {point.clock: point for point in map(Point._make, stored) if point.clock < now.clock}
         return [*(kept[clock] for clock in sorted(kept)), now]
 
     def series(self, count: int) -> list[dict[str, object]]:

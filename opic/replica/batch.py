@@ -76,7 +76,7 @@ class Batch:
             if alone:  # It gets a journal record of its own.
                 break
         self.inputs, self.end = inputs[start:end], end
-        self.offsets = {one.partition: one.record.offset + 1 for one in inputs[start:end]}  # Next offset to read.
+        self.offsets = {one.partition: one.record.offset + 1 for one in self.inputs}  # Next offset to read.
         self.calls: dict[bytes, int] = {}  # Name of a call with an Idempotency-Key -> time of its record.
         self.letters: list[str | bytes] = []  # Flat: reason, partition, offset, index, value, size of the whole value.
         self.fetches: list[float] = []  # Flat: page, 1 if the fetch failed, time; three numbers per fetch.
@@ -442,7 +442,7 @@ class Batch:
             **self.states.effect_fields(),
             **self.depths.effect_fields(),
             **status_changes(replica.statuses, named, self.events),
-            **host_changes(replica, named, self.events, [one.record.time_us for one in self.items]),
+            **host_changes(replica, named, self.events, self.items),
             **self.trust.effect_fields(reads[6], named.far_links, self.context.far),
             **self.offers.effect_fields(),
         )

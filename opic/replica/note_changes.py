@@ -14,6 +14,7 @@ from opic.arrays import Float64s, Int64s, Uint8s, Uint16s, Uint32s
 from opic.model.events import CheckedEvent
 from opic.model.host_failures import HostFailures, host_failures_after, says_of_host
 from opic.model.page_notes import failures_after, one_deeper
+from opic.replica.inputs import Item
 from opic.replica.page_lookup import PageLookup, distinct
 from opic.replica.page_offers import PageOffers
 from opic.replica.page_table import PageDepths, PageStatuses
@@ -32,7 +33,7 @@ def status_changes(statuses: PageStatuses, named: PageLookup, events: Sequence[C
 
 
 def host_changes(
-    replica: Replica, named: PageLookup, events: Sequence[CheckedEvent], times_us: Sequence[int]
+    replica: Replica, named: PageLookup, events: Sequence[CheckedEvent], items: Sequence[Item]
 ) -> dict[str, Any]:
     """Return the fields of an effect: the hosts whose failures in a row a batch changes, event by event.
 
@@ -52,7 +53,7 @@ def host_changes(
         hosts[new] = named.new_hosts[ids[new] - named.first]
         for host in set(hosts.tolist()):
             before = now.get(host) or table.of(host)
-            now[host] = host_failures_after(before, failed=failed, time_us=times_us[place])
+            now[host] = host_failures_after(before, failed=failed, time_us=items[place].record.time_us)
     changed = sorted((host, found) for host, found in now.items() if found != table.of(host))
     columns = zip(*((host, *found) for host, found in changed), strict=True) if changed else ()
     dtypes = {"host": np.uint32, "times": np.uint16, "first_us": np.int64, "last_us": np.int64}

@@ -41,7 +41,7 @@ class ShardAssignor(CooperativeStickyAssignor):  # type: ignore[misc]
         self._shards = shards
 
     def forget(self) -> None:
-        """Own nothing: the membership was lost. The client would go on naming what it had when it joins again."""
+        """Forget the partitions of a lost membership: otherwise the client claims them when it joins again."""
         self.member_assignment = None
 
     def assign(self, cluster: Any, members: Sequence[Any]) -> dict[str, ConsumerProtocolAssignment]:

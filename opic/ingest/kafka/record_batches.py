@@ -72,8 +72,8 @@ class BoundedConsumer(KafkaConsumer):  # type: ignore[misc]
         full, self._full, self._limits.left = self._full, set(), POLL_BYTES_MAX
         self.resume(*(full & self.assignment()))
         if not self._fetcher._next_partition_records:
-            # The client puts aside what it has parsed of paused partitions, and takes one of them up again if this is
-            # None. It leaves an empty one here instead, and returns and fetches nothing more of the others.
+            # The client sets parsed records of paused partitions aside. It resumes one of these partitions only if this
+            # is None, but leaves an empty one here; then it neither returns nor fetches anything of the others.
             self._fetcher._next_partition_records = None
         return super().poll(timeout_ms=timeout_ms, **more)
 
