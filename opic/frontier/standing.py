@@ -41,7 +41,7 @@ class PageStanding:
     revisit_at: float | None  # When it may be offered again after its last read.
     revisit_seconds: float  # The revisit time in effect for it.
     failed_fetches: int  # In a row.
-    given_up: bool  # After so many failed fetches, or by an event, or because its host is.
+    given_up: bool  # After OPIC_MAX_FAILURES failed fetches, by an event, or with its host.
     silence: "HostSilence"  # Of its host.
     not_before: float | None
     priority: float

@@ -330,7 +330,7 @@ def decode_any_event(value: bytes) -> tuple[CrawlEvent, Sequence[str]]:
 
 
 def decode_array(value: bytes) -> list[CrawlEvent] | None:
-    """Decode an array of crawl events in one pass; return None if it, or one of them, can't be taken as it is."""
+    """Decode an array of crawl events in one pass; return None if it or one of its events is invalid."""
     try:
         events: list[CrawlEvent] = _decode(value, _array)
     except BadEvent:
