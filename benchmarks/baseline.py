@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from opic.model.cash import MILLION, CrawlRules
-from opic.model.event_checks import decode_record
+from opic.model.event_checks import decode_events
 from opic.model.events import EventLimits, Outcome, Record
 
 DAMPING = 1 - CrawlRules().q / MILLION
@@ -41,7 +41,7 @@ class Baseline:
             self._apply(records[at : at + self.batch])
 
     def _apply(self, records: Iterable[Record]) -> None:
-        events = [decode_record("log/0", record, self.limits) for record in records]
+        events = [event for record in records for event in decode_events("log/0", record, self.limits)]
         seeds = [url for event in events if event.outcome is Outcome.SEEDS for url in event.seeds]
         if seeds:
             self._seed(seeds)

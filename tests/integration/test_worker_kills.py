@@ -87,7 +87,7 @@ def test_worker_killed_before_any_statement_loses_and_repeats_nothing(
         if "killed the" in found.stderr:
             crashes += [line for line in found.stderr.splitlines() if line.startswith("killed the")]
         if not valkey.alive:
-            if file == append_only_file(valkey) and rng.random() < 0.5:
+            if file == append_only_file(valkey) and rng.random() < 0.8:
                 whole = file.stat().st_size
                 cut(file, rng.randrange(size, whole + 1))
                 crashes[-1] += f" (and {whole - file.stat().st_size:,} bytes of {whole - size:,} were lost)"
