@@ -114,7 +114,8 @@ class CountingDeliveries(Deliveries):
     def _inputs(self, at: int, to: int, offset: int, count: int, entries: Sequence[Any]) -> list[Input]:
         self.outbox_bytes += sum(len(fields[b"v"]) for _, fields in entries)
         inputs = super()._inputs(at, to, offset, count, entries)
-        self.deposits_taken += sum(len(one.event.transfer.urls) for one in inputs if one.event and one.event.transfer)
+        events = [event for one in inputs for event in one.events if event is not None]
+        self.deposits_taken += sum(len(event.transfer.urls) for event in events if event.transfer)
         return inputs
 
     def deliver(self, to: int, sent: Sequence[dict[int, int]], era: bytes) -> int:
