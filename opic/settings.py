@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import AwareDatetime, Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from opic.errors import BadInput, MissingExtra, NotBuiltYet, SettingsError, nearest_name
@@ -66,7 +66,6 @@ class Settings(BaseSettings):
     kafka_isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     kafka_skip_lost: bool = False  # Continue if retention deleted events before they were read.
     kafka_signing_key: Annotated[SecretStr, Field(min_length=16)] | None = None  # The default is the store's secret.
-    kafka_unsigned_before: AwareDatetime | None = None  # Records of older versions, which did not sign.
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
     kafka_sasl_username: str | None = None

@@ -28,7 +28,7 @@ class Chosen:
     """Chooses every `each`-th call of one function."""
 
     def __init__(self, function: str, each: int, most: int = 1_000_000) -> None:
-        self._function, self._each, self._most = f"opic_4_{function}", each, most
+        self._function, self._each, self._most = f"opic_5_{function}", each, most
         self.calls = self.failed = 0
 
     def __call__(self, command: Sequence[Any]) -> bool:

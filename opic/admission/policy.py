@@ -139,7 +139,7 @@ class StoredPolicy:
         traps = {name: value for name, value in policy.traps.shown().items() if value != plain[name]}
         packed = msgpack.packb({"rules": [rule.shown() for rule in policy.book.rules], "traps": traps})
         with store_errors():
-            done = self._crawl.client.fcall("opic_4_rules", 1, self._key, stored, packed, policy.version)
+            done = self._crawl.client.fcall("opic_5_rules", 1, self._key, stored, packed, policy.version)
         return bool(done)
 
 

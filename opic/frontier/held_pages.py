@@ -53,7 +53,7 @@ def read_held(crawl: Crawl, shards: Sequence[int]) -> list[Held]:
         command
         for k in keys
         for command in (
-            ["HGET", k.freed, "n"], ["FCALL_RO", "opic_4_now", 1, k.leases],
+            ["HGET", k.freed, "n"], ["FCALL_RO", "opic_5_now", 1, k.leases],
             ["HGETALL", k.polite], ["HGETALL", k.limits],
         )
     ])  # fmt: skip
@@ -123,7 +123,7 @@ def read_sets(crawl: Crawl, sets: Sequence[tuple[str, str]]) -> list[tuple[bytes
     parts: list[list[tuple[bytes, Float64s]]] = [[] for _ in sets]
     todo, again = list(range(len(sets))), 0
     while todo:
-        commands = [["FCALL_RO", "opic_4_held", 1, *sets[i], STRETCH, *_last_of(parts[i])] for i in todo]
+        commands = [["FCALL_RO", "opic_5_held", 1, *sets[i], STRETCH, *_last_of(parts[i])] for i in todo]
         longer = []
         for i, found in zip(todo, crawl.ask(commands), strict=True):
             if found is None:  # None of the last members is there any more: nothing says where to go on.
@@ -177,7 +177,7 @@ def write_host_politeness(crawl: Crawl, hosts: Mapping[str, HostPoliteness]) -> 
     commands = []
     for number, pairs in rules.items():
         keys = crawl.shards[number].keys
-        commands.append(["FCALL", "opic_4_polite", 2, keys.polite, keys.freed, *pairs])
+        commands.append(["FCALL", "opic_5_polite", 2, keys.polite, keys.freed, *pairs])
     crawl.ask(commands)
 
 

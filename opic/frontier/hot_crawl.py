@@ -263,7 +263,7 @@ class HotCrawl:
                 by_shard.setdefault(place[0], []).extend((host, repr(delay)))
         if by_shard:
             self.crawl.ask([
-                ["FCALL", "opic_4_delays", 1, self.crawl.shards[shard].keys.crawl_delays, *pairs]
+                ["FCALL", "opic_5_delays", 1, self.crawl.shards[shard].keys.crawl_delays, *pairs]
                 for shard, pairs in by_shard.items()
             ])  # fmt: skip
 
@@ -271,14 +271,14 @@ class HotCrawl:
         """Lease no page of a host before a time, in Unix seconds, if it has pages here; a past time ends that."""
         if (place := self.number(host)) is not None:
             keys = self.crawl.shards[place[0]].keys
-            self.crawl.ask([["FCALL", "opic_4_block", 2, keys.blocks, keys.freed, host, repr(until)]])
+            self.crawl.ask([["FCALL", "opic_5_block", 2, keys.blocks, keys.freed, host, repr(until)]])
 
     def limit(self, host: str, pages: int) -> bool:
         """Limit how many pages of a host are read; 0 removes the limit. Return whether the host has pages."""
         if (place := self.number(host)) is None:
             return False
         keys = self.crawl.shards[place[0]].keys
-        self.crawl.ask([["FCALL", "opic_4_limit", 2, keys.limits, keys.freed, host, pages]])
+        self.crawl.ask([["FCALL", "opic_5_limit", 2, keys.limits, keys.freed, host, pages]])
         return True
 
     # Totals of the crawl.

@@ -1,4 +1,4 @@
-"""Build the command for the Redis function `opic_4_lease` and parse its answer. The pages come from a replica."""
+"""Build the command for the Redis function `opic_5_lease` and parse its answer. The pages come from a replica."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from opic.replica.follow import head_of
 from opic.store import Keys
 
 PAGE_LEASED, HOST_HELD, HOST_FULL, PAGE_WAITS = 1, 2, 3, 4  # Reasons to refuse a page; the same as in leases.lua.
-LEASE: Final = "opic_4_lease"
+LEASE: Final = "opic_5_lease"
 
 
 class Quota(NamedTuple):
@@ -98,14 +98,13 @@ def lease_command(
     names = [keys.leases, keys.waits, keys.fails, keys.hosts, keys.freed, keys.polite, keys.crawl_delays]
     names += [keys.flights, keys.flight_ends, keys.head, keys.page_meta, keys.holders, keys.blocks]
     blob = [
-        None,  # Earlier versions named the journal's head, and whether to end expired leases.
-        None if freed is None else [b"%d" % freed],
         [term for quota in quotas for term in (quota.pages, quota.seconds)],
         [page for page, _ in pages],
         [host for _, host in pages],
         [quota.crawler for quota in quotas],
         [quota.host_pages for quota in quotas],
+        None if freed is None else b"%d" % freed,
     ]
-    terms = (politeness.retry_seconds, politeness.host_delay_seconds, politeness.host_in_flight, 1)
+    terms = (politeness.retry_seconds, politeness.host_delay_seconds, politeness.host_in_flight)
     packed = msgpack.packb(blob, use_bin_type=False)
     return ["FCALL", LEASE, len(names), *names, *terms, packed, politeness.waits_max]

@@ -17,8 +17,8 @@ from opic.store.durability import await_durable
 from opic.urls.canonical import shown
 
 RELEASES_A_CALL: Final = 1_000
-# Shard, page, end of the lease in microseconds, and a MAC, which the tokens of earlier versions lack.
-TOKEN: Final = re.compile(r"([0-9]{1,4})-([0-9]{1,15})-([0-9]{1,16})(?:-([0-9a-f]{20}))?")
+# Shard, page, end of the lease in microseconds, and a MAC, without which it names no lease.
+TOKEN: Final = re.compile(r"([0-9]{1,4})-([0-9]{1,15})-([0-9]{1,16})(?:-[0-9a-f]{20})?")
 MAC_BYTES: Final = 10
 
 
@@ -60,7 +60,7 @@ def release_leases(crawl: Crawl, leases: Iterable[Lease]) -> list[tuple[int, int
     for shard, some in asked:
         keys, pairs = crawl.shards[shard].keys, [term for (_, page), until_us in some for term in (page, until_us)]
         names = (keys.leases, keys.freed, keys.released, keys.waits, keys.holders, keys.renewed)
-        commands.append(["FCALL", "opic_4_release", len(names), *names, *pairs])
+        commands.append(["FCALL", "opic_5_release", len(names), *names, *pairs])
     answers = crawl.ask(commands) if commands else []
     return [(shard, freed, list(map(int, ids))) for (shard, _), (freed, ids) in zip(asked, answers, strict=True)]
 
@@ -83,7 +83,7 @@ def renew_leases(crawl: Crawl, leases: Iterable[Lease], seconds: float) -> dict[
         terms = [
             term for ((_, page), until_us), host in zip(some, hosts, strict=True) for term in (page, until_us, host)
         ]
-        commands.append(["FCALL", "opic_4_renew", len(names), *names, repr(float(seconds)), *terms])
+        commands.append(["FCALL", "opic_5_renew", len(names), *names, repr(float(seconds)), *terms])
     answers = crawl.ask(commands) if commands else []
     return {
         lease: until_us

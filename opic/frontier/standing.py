@@ -54,7 +54,7 @@ class PageStanding:
         """Read the state of a page from the store. Reads all active leases of the shard."""
         keys, replica, page = crawl.shards[place[0]].keys, crawl.replicas[place[0]], str(place[1])
         time_us, lease, waits, failed, host_free, refusal, polite, asked_for, blocked, limit = crawl.ask([
-            ["FCALL_RO", "opic_4_now", 1, keys.leases],
+            ["FCALL_RO", "opic_5_now", 1, keys.leases],
             ["ZSCORE", keys.leases, page], ["ZSCORE", keys.waits, page],
             ["HGET", keys.fails, page], ["ZSCORE", keys.hosts, host],
             ["HGET", keys.refusals, field_of(place[1])],

@@ -60,7 +60,7 @@ class BlocksCall:
     @property
     def command(self) -> list[Any]:
         """The command to send."""
-        return ["FCALL", "opic_4_blocks", len(self.keys), *self.keys, *self.arguments]
+        return ["FCALL", "opic_5_blocks", len(self.keys), *self.keys, *self.arguments]
 
 
 class _Blocks(Growing):
@@ -281,7 +281,7 @@ class Checkpointer:
         if freed * LOOKS_A_BUDGET < self.budget and not 0 < self.forgot <= blank:
             return None
         names = self.keys.head, self.keys.journal, self.keys.copied
-        return ["FCALL", "opic_4_trim", 3, *names, head.lsn, head.digest, least, blank]
+        return ["FCALL", "opic_5_trim", 3, *names, head.lsn, head.digest, least, blank]
 
     def trimmed(self, least: int, blank: int) -> None:
         """Record that the journal was trimmed below `least`, with blocks blank of what was forgotten up to `blank`."""

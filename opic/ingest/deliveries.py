@@ -104,6 +104,6 @@ class Deliveries:
         self._stores[to].shard.barrier()  # Until the effects are durable, the entries may be needed again.
         keys = {at: self._crawl.shards[at].keys for at in names}
         self._crawl.ask([
-            ["FCALL", "opic_4_trim_outbox", 2, keys[at].outbox(to), keys[at].meta, taken[name], era]
+            ["FCALL", "opic_5_trim_outbox", 2, keys[at].outbox(to), keys[at].meta, taken[name], era]
             for at, name in names.items()
         ])  # fmt: skip

@@ -168,7 +168,7 @@ class EventLog:
         """
         keys = self.keys
         with store_errors():
-            found = self.client.fcall_ro("opic_4_begun", 3, keys.calls, keys.call_ends, keys.meta, call.key)
+            found = self.client.fcall_ro("opic_5_begun", 3, keys.calls, keys.call_ends, keys.meta, call.key)
         if not found:
             return None
         packed, era = found
@@ -249,7 +249,7 @@ class EventLog:
         names = (keys.log, keys.end, keys.calls, keys.call_ends, keys.meta)
         fixed = (time_us, kind, *call, self.keys_max, era)
         with store_errors():
-            answer: list[Any] = self.client.fcall("opic_4_append", len(names), *names, *fixed, *values)
+            answer: list[Any] = self.client.fcall("opic_5_append", len(names), *names, *fixed, *values)
         if answer[0] == b"CLOSED":
             raise BeingRestored(
                 f"crawl {keys.crawl!r} accepts nothing while a backup is restored into it: try again; if a restore "
@@ -316,7 +316,7 @@ class EventLog:
         """Trim records below `offset`, which have taken effect in an era; approximately, and not during a backup."""
         keys = self.keys
         with store_errors():
-            self.client.fcall("opic_4_trim_log", 3, keys.log, keys.offsets, keys.meta, offset, era)
+            self.client.fcall("opic_5_trim_log", 3, keys.log, keys.offsets, keys.meta, offset, era)
 
 
 def offsets_of(fields: Mapping[bytes, bytes]) -> int:

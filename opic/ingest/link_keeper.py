@@ -9,7 +9,6 @@ Where the keeping of links was ended, what was kept before counts no more: its s
 left out of later ones.
 """
 
-import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,12 +25,9 @@ from opic.replica.effect import Effect, Head
 from opic.replica.link_segment import pack_segment, unpack_pages, unpack_segment
 from opic.replica.replica import Replica
 from opic.replica.shown_links import ShownLinks
-from opic.replica.stored_links import LinkList, live_rows, missing, old_links, read_links, read_list
-from opic.store.connection import Client, Line, store_errors
+from opic.replica.stored_links import LinkList, live_rows, missing, read_links, read_list
+from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
-from opic.store.scan import scan_hash
-
-log = logging.getLogger("opic.ingest")
 
 SEGMENT_BYTES: Final = 768 << 10  # About; a call with one blocks the server for about a millisecond.
 WAIT_SHARE: Final = 0.3  # Links wait for a full segment until this share of the journal's budget has been appended.
@@ -39,7 +35,6 @@ FULL_MIN: Final = 0.5  # Segments are merged when their live entries fill less o
 SEGMENTS_MIN: Final = 4  # Fewer are never merged.
 MERGED_MAX: Final = 4  # Segments read for one merge.
 DELETED_MAX: Final = 16  # Segments of an ended keeping that one call deletes.
-OLD_PAGES_A_CALL: Final = 5_000  # A call takes fewer than 7,000 values.
 NO_PAGES: Final = np.empty(0, np.uint32)
 
 
@@ -97,7 +92,6 @@ class LinkKeeper:
         self._look = True  # Whether it may have changed since.
         self._sent = 0  # Calls that were sent and are not confirmed.
         self._ended = True  # Whether segments may be there that count no more, because the keeping was ended.
-        self._converted = False  # Whether the store has no links in the form of an earlier version.
         self.shown.forget()
 
     def load(self, effects: Sequence[Effect]) -> None:
@@ -272,7 +266,6 @@ class LinkKeeper:
         before: LinkList,
         links: PageLinks,
         deleted: Sequence[int] = (),
-        old: Sequence[bytes] = (),
     ) -> LinksCall:
         """Return a call that writes a segment, if there are links for it.
 
@@ -281,7 +274,6 @@ class LinkKeeper:
             before: what the store has before, with the `lsn` that it has afterwards.
             links: of distinct pages, ascending.
             deleted: numbers of segments to delete.
-            old: fields of the hash `links` to delete.
         """
         version = before.version + 1
         freed = sum(self._segments[number].size for number in deleted if number in self._segments)
@@ -297,8 +289,8 @@ class LinkKeeper:
         values = [part for pair in (images | after.fields()).items() for part in pair]
         keys = self._keys
         command: list[Any] = [
-            "FCALL", "opic_4_links", 3, keys.head, keys.link_segments, keys.links,
-            head.lsn, head.digest, before.version, len(fields), *fields, len(old), *old, *values,
+            "FCALL", "opic_5_links", 2, keys.head, keys.link_segments,
+            head.lsn, head.digest, before.version, len(fields), *fields, *values,
         ]  # fmt: skip
         own = sum(map(len, images.values()))
         return LinksCall(
@@ -358,48 +350,3 @@ class LinkKeeper:
             parts.append(links.take(np.flatnonzero(counts)))
         joined = PageLinks.joined(parts)
         return joined.take(joined.last_of_each())
-
-    # A store of an earlier version.
-
-    def convert(self, head: Head, line: Line) -> None:
-        """Move links that are stored page by page, as by earlier versions, into segments. May be interrupted.
-
-        Raises:
-            FenceMoved: another worker has written meanwhile.
-            StoreUnavailable: the store is unavailable.
-        """
-        if self._converted or self._replica.trust is None:
-            return
-        while self._has_old():
-            log.info("shard %d: packing kept links that an earlier version stored", self._keys.shard)
-            self._learn()
-            found: dict[bytes, bytes] = {}
-            for part in scan_hash(self._client, self._keys.links):
-                found |= part
-                if len(found) >= OLD_PAGES_A_CALL:
-                    self._convert(head, line, found)
-                    found = {}
-            self._convert(head, line, found)
-        self._converted = True
-
-    def _has_old(self) -> bool:
-        with store_errors():
-            return bool(self._client.exists(self._keys.links))
-
-    def _convert(self, head: Head, line: Line, found: dict[bytes, bytes]) -> None:
-        """Move the links of some pages, except where there are newer ones."""
-        for first in range(0, len(found), OLD_PAGES_A_CALL):
-            fields = list(found)[first : first + OLD_PAGES_A_CALL]
-            links = old_links(self._keys, {field: found[field] for field in fields})
-            self._reserve(self._replica.pages)
-            newer = (self._segment_of[links.pages] > 0) | ~live_rows(self._replica.state, links.pages)
-            for waiting in self._waiting:
-                newer |= np.isin(links.pages, waiting.links.pages)
-            rows = links.last_of_each()
-            call = self._call(head, self._list, links.take(rows[~newer[rows]]), old=fields)
-            line.send(call.command)
-            self._sent = 1
-            answer = line.answer()
-            if answer[0] != b"OK":
-                raise FenceMoved(f"another worker wrote to shard {self._keys.shard} meanwhile: {answer!r}")
-            self.confirm(call)

@@ -210,7 +210,6 @@ class ShardWriter:
                 self._stale = False
                 # Only this helps if the server is out of memory: a trim sent after a refused record is refused too.
                 self._trim(line)
-                self.checkpointer.links.convert(self.replica.head, line)
             restored, self._era = self._era != self.shard.era, self.shard.era
             offsets = self._offsets_held({item.partition for item in inputs})
             if restored:

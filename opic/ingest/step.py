@@ -54,7 +54,7 @@ class Step:
 
 
 class StepCalls:
-    """Makes the calls of `opic_4_step` for one shard; see journal.lua."""
+    """Makes the calls of `opic_5_step` for one shard; see journal.lua."""
 
     def __init__(self, keys: Keys, kept: KeptLimits, shards: int) -> None:
         """Make no call yet. The shard has its part of the limits of what a crawl of `shards` shards keeps."""
@@ -98,7 +98,7 @@ class StepCalls:
         names += [keys.outbox(to) for to in batch.outboxes]
         names += [keys.known_since] * bool(since) + [keys.holders] * bool(senders or forgotten)
         return [
-            "FCALL", "opic_4_step", len(names), *names, head.lsn, head.digest, effect.lsn, effect.digest,
+            "FCALL", "opic_5_step", len(names), *names, head.lsn, head.digest, effect.lsn, effect.digest,
             record, retry_seconds, msgpack.packb(parts, use_bin_type=False), waits_max, *self._kept,
         ]  # fmt: skip
 

@@ -317,7 +317,7 @@ class Writer:
         key = home.keys.offsets if len(self.stores) == 1 else home.keys.resume  # Of one shard they are the same.
         with store_errors():
             found = self.crawl.client.fcall(
-                "opic_4_resume", 2, key, home.keys.meta, partition, offset, least, era, *pairs
+                "opic_5_resume", 2, key, home.keys.meta, partition, offset, least, era, *pairs
             )
         if found == b"ERA":
             raise BeingRestored(f"a backup is restored, or was, while records of {partition} took effect: reading on")

@@ -294,7 +294,7 @@ def _element(partition: str, record: Record, limits: EventLimits) -> CheckedEven
 def _check_forgotten(given: Sequence[str], now_us: int, limits: EventLimits) -> CheckedEvent:
     if len(given) > FORGOTTEN_MAX:
         raise BadEvent(f"{len(given):,} pages to forget: a record names up to {FORGOTTEN_MAX:,}")
-    # Not canonical ones alone: stores of former versions have pages with a password.
+    # A stored URL is taken as it is.
     urls = tuple(dict.fromkeys(url if is_serialized(url) else limits.canonical(url) for url in given))
     return CheckedEvent(Outcome.FORGET, seeds=urls, at_us=now_us)
 

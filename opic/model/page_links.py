@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opic.arrays import Bools, Int64s, Uint16s, Uint32s, Uint64s
-from opic.model.trust import unpack_links
 
 PAGE_BYTES: Final = 4
 NEAR_BYTES: Final = 2
@@ -51,20 +50,6 @@ class PageLinks:
         """Return that pages have no links."""
         none = np.zeros(len(pages), np.uint32)
         return cls(pages, none, _NO_IDS, none, NO_LINKS.far, NO_LINKS.far_shards)
-
-    @classmethod
-    def unpacked(cls, pairs: Sequence[tuple[int, bytes]]) -> "PageLinks":
-        """Return the links of pages, each packed as `opic.model.trust` says.
-
-        Raises:
-            ValueError: the bytes of a page are not packed links.
-        """
-        if not pairs:
-            return NO_LINKS
-        pages = np.array([page for page, _ in pairs], np.uint32)
-        near, far, shards = zip(*(unpack_links(packed) for _, packed in pairs), strict=True)
-        counts = [np.array(list(map(len, part)), np.uint32) for part in (near, far)]
-        return cls(pages, counts[0], np.concatenate(near), counts[1], np.concatenate(far), np.concatenate(shards))
 
     def take(self, rows: Int64s) -> "PageLinks":
         """Return the given rows, in the given order."""

@@ -1,4 +1,4 @@
-"""Trusted pages: the teleport vector of the coverage guarantee, and the packed form of pages' links.
+"""Trusted pages: the teleport vector of the coverage guarantee.
 
 A seed may be trusted, with a weight. From the first trusted page on, a crawl keeps the links of each page that is read:
 `opic.graph.rank_coverage` computes from them how much of personalized PageRank the fetched pages hold. A crawl without
@@ -11,12 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from opic.arrays import Uint16s, Uint32s, Uint64s
 from opic.errors import BadInput
 
 TRUST_MAX: Final = 1e9  # Only ratios count; so sums over all pages of a crawl stay exact enough.
-COUNT_BYTES: Final = 4
-FAR_BYTES: Final = 10
 _WEIGHTS: Final = np.dtype([("page", "<u4"), ("weight", "<f8")])
 
 
@@ -56,20 +53,3 @@ def unpack_weights(packed: bytes) -> dict[int, float]:
     """
     weights: dict[int, float] = dict(np.frombuffer(packed, _WEIGHTS).tolist())
     return weights
-
-
-def unpack_links(packed: bytes) -> tuple[Uint32s, Uint64s, Uint16s]:
-    """Deserialise the links of a page as earlier versions stored them; return near ids, far fingerprints, far shards.
-
-    It has 4 bytes with the number of near links, 4 for each page of its shard, 10 for each page of another shard.
-
-    Raises:
-        ValueError: the bytes are not packed links.
-    """
-    count = int.from_bytes(packed[:COUNT_BYTES], "little")
-    start = COUNT_BYTES + 4 * count
-    far, rest = divmod(len(packed) - start, FAR_BYTES)
-    if rest or far < 0:
-        raise ValueError(f"{len(packed)} bytes are no packed links")
-    near = np.frombuffer(packed, "<u4", count, COUNT_BYTES)
-    return near, np.frombuffer(packed, "<u8", far, start), np.frombuffer(packed, "<u2", far, start + 8 * far)

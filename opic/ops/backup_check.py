@@ -152,8 +152,7 @@ def check_backup(directory: Path, manifest: Mapping[str, Any]) -> list[ShardChec
         StoreError: the books don't balance, so the copy is useless.
     """
     rules = rules_of(manifest)
-    counts = manifest.get("counts", [None] * manifest["shards"])  # Older backups have none.
-    shards = [_check_shard(directory, rules, number, stored) for number, stored in enumerate(counts)]
+    shards = [_check_shard(directory, rules, number, stored) for number, stored in enumerate(manifest["counts"])]
     wrong = [f"shard {n}: {text}" for n, shard in enumerate(shards) for text in _mismatches(shard.audit)]
     wrong += _between(shards)
     if wrong:
@@ -187,13 +186,12 @@ def _mismatches(audit: BooksAudit) -> list[str]:
     return wrong
 
 
-def _check_shard(directory: Path, rules: CrawlRules, number: int, stored: Mapping[str, int] | None) -> ShardChecked:
+def _check_shard(directory: Path, rules: CrawlRules, number: int, stored: Mapping[str, int]) -> ShardChecked:
     replica = Replica(rules, number)
     try:
         hashes, waiting, end = _read_keys(directory / file_name(number, "keys"))
         records, counted = _load(directory, replica)
-        if stored is not None:
-            counted.check(stored)
+        counted.check(stored)
         head = head_of([hashes["head"].get(name) for name in (b"lsn", b"digest")])
         if replica.head != head:
             raise StoreDamaged(f"the journal ends at record {replica.head.lsn}, but the shard was at {head.lsn}")

@@ -4,7 +4,7 @@ A backup is a directory: `manifest.json`, and for each shard these, each a zstd-
 
     journal     records in order: from the oldest one that is not in all blocks, to the shard's head
     blocks      [number, fields] of each block of the checkpoint; ["names", fields]; ["seen", [name, time, ..]];
-                ["pagemeta", [page, metadata, ..]]; ["links", [page, its links, ..]] of an earlier version;
+                ["pagemeta", [page, metadata, ..]];
                 ["urls", [page that was forgotten and is known again, its URL, ..]];
                 ["segment", number, its fields p and l]; ["linkseg", the other fields of that hash]
     keys        [name, kind, part of its value] of each other key, as of the head or earlier; see `opic.ops.backup`
@@ -32,7 +32,6 @@ from opic.store.keys import FORMAT
 from opic.whole_files import whole_files
 
 BACKUP_FORMAT: Final = 3
-FORMATS_READ: Final = (2, BACKUP_FORMAT)  # 2 has no segments of kept links.
 SEGMENT: Final = "segment"
 SEGMENTS: Final = "linkseg"
 MANIFEST: Final = "manifest.json"
@@ -73,7 +72,7 @@ class _FileLine(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Manifest(_Formats, forbid_unknown_fields=True):
-    """A manifest, as `backup` writes it. Older ones have no counts and no checksum."""
+    """A manifest, as `backup` writes it."""
 
     id: str
     crawl: str
@@ -87,8 +86,8 @@ class _Manifest(_Formats, forbid_unknown_fields=True):
     pages: Count
     records: Count
     files: list[_FileLine]
-    counts: list[dict[str, Count]] | None = None
-    checksum: str = ""
+    counts: list[dict[str, Count]]
+    checksum: str
 
 
 def parts_of(shard: int) -> tuple[str, ...]:
@@ -198,18 +197,18 @@ def _parsed(directory: Path) -> dict[str, Any]:
     text = path.read_bytes()
     try:
         formats = msgspec.json.decode(text, type=_Formats)
-        if formats.format not in FORMATS_READ or formats.store_format != FORMAT:
+        if (formats.format, formats.store_format) != (BACKUP_FORMAT, FORMAT):
             raise SettingsError(
                 f"{directory} is a backup of format {formats.format}/{formats.store_format}, this program reads "
-                f"{FORMATS_READ[0]} to {BACKUP_FORMAT}/{FORMAT}: use the one that made it"
+                f"{BACKUP_FORMAT}/{FORMAT}: use the one that made it"
             )
         shape = msgspec.json.decode(text, type=_Manifest)
         CrawlRules(**{name: value for name, value in shape.rules.items() if name != "shards"})  # type: ignore[arg-type]
         manifest: dict[str, Any] = json.loads(text)
-        if shape.checksum not in ("", _checksum(manifest)):
+        if shape.checksum != _checksum(manifest):
             raise ValueError("its checksum differs from its content")
         for name in ("offsets", "heads", "counts"):
-            if len(manifest.get(name, manifest["offsets"])) != shape.shards:
+            if len(manifest[name]) != shape.shards:
                 raise ValueError(f"its {name} are not those of {shape.shards} shards")
     except (ValueError, TypeError, RecursionError) as error:
         raise SettingsError(f"{path} is not the manifest of a backup, or damaged ({error}): use another") from None

@@ -27,7 +27,7 @@ from opic.store import connect
 from opic.store.cluster import Cluster
 from opic.store.connection import store_errors
 from opic.store.durability import Durability, durability_problem
-from opic.store.keys import Keys, format_of
+from opic.store.keys import FORMAT, Keys
 from opic.store.library import LIBRARY, primaries
 from opic.store.loader_rights import loader_problem
 from opic.store.recognition import check_not_lost
@@ -337,11 +337,11 @@ def _crawl(settings: Settings, url: str, client: Any, log_answers: bool) -> Iter
         text = f"no crawl named {settings.crawl!r} yet: `opic serve` or `opic replay` creates it"
         yield Finding("crawl", "warn", text)
         return
-    if made.decode() != (version := format_of(meta.get(b"normalize", b"").decode())):
-        text = f"format version {made.decode()}, and this program reads {version}: use the one that made it"
+    if made.decode() != FORMAT:
+        text = f"format version {made.decode()}, and this program reads {FORMAT}: use the one that made it"
         yield Finding("format", "FAIL", text)
         return
-    yield Finding("format", "ok", f"version {version}")
+    yield Finding("format", "ok", f"version {FORMAT}")
     told = "is loaded" if loaded else "was not loaded; this check loaded it"
     yield Finding("functions", "ok" if loaded else "warn", f"{LIBRARY} {told}")
     try:

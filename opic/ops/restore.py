@@ -167,7 +167,7 @@ def log_closed(client: Client, keys: Keys) -> Iterator[Fence]:
 def _close_for(client: Client, keys: Keys, seconds: float, token: bytes = b"", end: int = 0) -> Fence:
     """Close the log for a while, or with a token until the restore ends, if the log has not gone beyond `end`."""
     with store_errors():
-        found = client.fcall("opic_4_close", 2, keys.meta, keys.end, round(seconds * 1e6), token, end)
+        found = client.fcall("opic_5_close", 2, keys.meta, keys.end, round(seconds * 1e6), token, end)
     return Fence(int(found[1]) / MILLION, int(found[0]))
 
 
@@ -269,8 +269,8 @@ def _commands(directory: Path, keys: Keys, rules: CrawlRules) -> Iterator[Comman
             yield from _zadd(keys.seen, list(zip(value[::2], value[1::2], strict=True)))
         elif name == "pagemeta":
             yield ["HSET", keys.page_meta, *value]
-        elif name in ("links", "urls"):
-            yield ["HSET", keys.links if name == "links" else keys.urls, *value]
+        elif name == "urls":
+            yield ["HSET", keys.urls, *value]
         elif value:
             yield ["HSET", keys.names_block if name == "names" else keys.block(name), *_flat(value)]
     effect = Effect(0, bytes(8), Books.genesis(rules, number), 0, 0)

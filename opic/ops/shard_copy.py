@@ -10,8 +10,7 @@ again.
 
 Reasons for the order of reads:
     journal before blocks          what a block lacks is in the records
-    seen after the journal's start entries added later are in the records; pagemeta, urls and links likewise
-    links before their segments    those of an earlier version, which a worker moves into segments
+    seen after the journal's start entries added later are in the records; pagemeta and urls likewise
     resume points before the heads no shard is behind a resume point
     the log with its trim held     the log is complete from its resume point on
 """
@@ -230,7 +229,7 @@ class ShardCopy:
         for found in scan_sorted_set(self._client, self.keys.seen):
             file.put(["seen", [part for name, score in found for part in (name, int(score))]])
             yield
-        hashes = {"pagemeta": self.keys.page_meta, "urls": self.keys.urls, "links": self.keys.links}
+        hashes = {"pagemeta": self.keys.page_meta, "urls": self.keys.urls}
         for name, key in hashes.items():
             for values in scan_hash(self._client, key):
                 if values:

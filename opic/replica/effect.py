@@ -7,15 +7,6 @@ that were paid, page states, the totals afterwards. The layout is little-endian 
     sections      arrays, in the order of SECTIONS
     tail          the URLs of new pages (`packed_lines`); MessagePack of rarely used fields, such as names of new hosts
 
-Version 2 adds depths and metadata to the rarely used fields, version 3 trust and the links that are kept. From version
-4 on, links that are kept are in the journal and in the checkpoint only. Version 5 is that of a record that ends the
-keeping of links, or says which of them are new: a program that does not know of that must not read on. Version 6 is
-that of a record whose totals have a count of rounds: those of shard 0 of many. Version 7 is that of a record that
-changes when pages are offered: their failures, earliest times, priorities. Statuses of pages are in records of any
-version: a program that does not know of them keeps none, and nothing else depends on them. So are failures of hosts.
-Version 8 is that of a record whose totals have what was forgotten or refused: all, once a page of the shard was.
-Version 9 is that of a record whose URLs are packed in pieces, as those of more than 64 new pages are.
-
 The digest of an effect is a hash of its bytes, which include the digest of the previous effect. So a head (LSN and
 digest) identifies one history, whoever wrote it.
 """
@@ -40,27 +31,12 @@ from opic.model.trust import pack_weights, unpack_weights
 from opic.replica.packed_lines import pack_frame
 
 MAGIC: Final = b"OPIJ"
-VERSION: Final = 9  # Like 8, with URLs in pieces; read, and not written any more.
-USUAL_VERSION: Final = 4  # Of records that have nothing that is new in a later version.
-LINKS_VERSION: Final = 5  # Of records that end the keeping of links, or say which of them are new.
-COUNT_VERSION: Final = 6  # Of records whose totals have a count of rounds.
-OFFERS_VERSION: Final = 7  # Of records that change when pages are offered.
-FORGOTTEN_VERSION: Final = 8  # Of records whose totals have what was forgotten or refused.
-VERSIONS_READ: Final = (
-    1, 2, 3, USUAL_VERSION, LINKS_VERSION, COUNT_VERSION, OFFERS_VERSION, FORGOTTEN_VERSION, VERSION,
-)  # fmt: skip
+VERSION: Final = 10
 DIGEST_BYTES: Final = 8
 LINKS_DIGEST_BYTES: Final = 6
 NO_DIGEST: Final = bytes(DIGEST_BYTES)
 ENDS, BY_SETTING = 1, 2  # Flags of the rarely used field `b`.
-FORGOTTEN_SCALARS: Final = 3  # The last ones: of what was forgotten. Before them,
-COUNT_SCALARS: Final = 3  # those of the count of rounds.
 TOTALS: Final = len(SCALARS) + len(BY_CLASS) * CLASSES_MAX
-TOTALS_OF: Final = (  # By version.
-    dict.fromkeys(VERSIONS_READ, TOTALS - FORGOTTEN_SCALARS - COUNT_SCALARS)
-    | dict.fromkeys((COUNT_VERSION, OFFERS_VERSION), TOTALS - FORGOTTEN_SCALARS)
-    | dict.fromkeys((FORGOTTEN_VERSION, VERSION), TOTALS)
-)
 
 Columns = tuple[tuple[str, str], ...]
 # The rarely used fields by their keys: values as they are, and mappings as lists of pairs. Arrays and others are packed
@@ -193,10 +169,9 @@ class Effect:
         if self.urls and not self.packed_urls:
             self.packed_urls = pack_frame(self.urls)
         packed_rare: bytes = msgpack.packb(self._rare_fields())
-        arrays, version = [getattr(self, name) for name, _ in SECTIONS], self._version()
-        totals = _numbers(self.books, len(SCALARS) - (TOTALS - TOTALS_OF[version]))
+        arrays, totals = [getattr(self, name) for name, _ in SECTIONS], _numbers(self.books)
         header = HEADER.pack(
-            MAGIC, version, len(totals), self.lsn, self.previous, self.first_page, self.pages, self.host_count,
+            MAGIC, VERSION, len(totals), self.lsn, self.previous, self.first_page, self.pages, self.host_count,
             *map(len, arrays), len(self.packed_urls), len(packed_rare),
         )  # fmt: skip
         parts = [header, pack(f"<{len(totals)}q", *totals)]
@@ -204,16 +179,6 @@ class Effect:
         record = b"".join([*parts, self.packed_urls, packed_rare])
         self.digest, self.size = digest_of(record), len(record)
         return record
-
-    def _version(self) -> int:
-        """Return the earliest version that has all that is in this record."""
-        if self.books.forgotten or self.books.sent_to_forgotten:
-            return FORGOTTEN_VERSION
-        if len(self.offer_page):
-            return OFFERS_VERSION
-        if any(self.books.round_count):
-            return COUNT_VERSION
-        return LINKS_VERSION if self.ends_links or len(self.compared) else USUAL_VERSION
 
     def _rare_fields(self) -> dict[str, Any]:
         """Return the rarely used fields that this record has."""
@@ -249,10 +214,10 @@ class Effect:
         """
         try:
             magic, version, totals, lsn, previous, first, pages, hosts, *counts = HEADER.unpack_from(record)
-            if magic != MAGIC or totals != TOTALS_OF.get(version):
+            if (magic, version, totals) != (MAGIC, VERSION, TOTALS):
                 raise StoreDamaged(
-                    f"a record of the journal has format {magic!r} version {version}, but this program reads versions "
-                    f"{VERSIONS_READ[0]} to {VERSION}: use the program that wrote it"
+                    f"a record of the journal has format {magic!r} version {version}, but this program reads version "
+                    f"{VERSION}: use the program that wrote it"
                 )
             at = HEADER.size
             numbers = unpack_from(f"<{totals}q", record, at)
@@ -321,17 +286,15 @@ def digest_of(record: bytes) -> bytes:
     return blake2b(record, digest_size=DIGEST_BYTES).digest()
 
 
-def _numbers(books: Books, scalars: int) -> list[int]:
-    return [getattr(books, name) for name in SCALARS[:scalars]] + [n for name in BY_CLASS for n in getattr(books, name)]
+def _numbers(books: Books) -> list[int]:
+    return [getattr(books, name) for name in SCALARS] + [n for name in BY_CLASS for n in getattr(books, name)]
 
 
 def _books(numbers: Sequence[int]) -> Books:
-    scalars = len(numbers) - len(BY_CLASS) * CLASSES_MAX  # Fewer in records of older versions.
-    by_class = {
-        name: tuple(numbers[scalars + at * CLASSES_MAX : scalars + (at + 1) * CLASSES_MAX])
-        for at, name in enumerate(BY_CLASS)
-    }
-    values: dict[str, Any] = {**dict(zip(SCALARS[:scalars], numbers, strict=False)), **by_class}
+    values: dict[str, Any] = dict(zip(SCALARS, numbers, strict=False))
+    for at, name in enumerate(BY_CLASS):
+        first = len(SCALARS) + at * CLASSES_MAX
+        values[name] = tuple(numbers[first : first + CLASSES_MAX])
     return Books(**values)
 
 

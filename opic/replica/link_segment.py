@@ -21,8 +21,7 @@ from opic.errors import StoreDamaged
 from opic.model.compression import compress, decompress
 from opic.model.page_links import PageLinks
 
-VERSION: Final = 2
-VERSIONS_READ: Final = (1, VERSION)  # Version 1 does not say which links are new.
+VERSION: Final = 3
 CRC_BYTES: Final = 4
 
 
@@ -62,8 +61,8 @@ def unpack_pages(packed: bytes) -> tuple[int, Int64s, Uint32s, Uint32s]:
     """
     try:
         version, count, size, pages, near, far = _opened(packed)
-        if version not in VERSIONS_READ:
-            raise ValueError(f"it has version {version}, but this program reads versions up to {VERSION}")
+        if version != VERSION:
+            raise ValueError(f"it has version {version}, but this program reads version {VERSION}")
         ids = np.cumsum(_from_planes(pages, count, "<u4"), dtype=np.int64)
         return len(packed) + size, ids, _from_planes(near, count, "<u4"), _from_planes(far, count, "<u4")
     except (ValueError, TypeError) as error:

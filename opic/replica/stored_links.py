@@ -11,7 +11,6 @@ The hash `linkseg` has the fields of each segment (see `opic.replica.link_segmen
 The links of a page are those of its last read in the journal behind `lsn`, else those in the highest segment that has
 the page, and none if the page is gone or was not read since it came back: so what becomes of a page needs no entry.
 Where the keeping was ended and has begun again, what was kept before the record that began it does not count.
-A store of an earlier version has the hash `links` instead, page by page, which the next worker converts.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -28,7 +27,6 @@ from opic.replica.effect import Effect
 from opic.replica.link_segment import unpack_segment
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
-from opic.store.scan import scan_hash
 
 LIST_FIELDS: Final = ("v", "lsn", "live", "bytes", "merges")
 SEGMENTS_A_READ: Final = 2  # About a megabyte and a half.
@@ -128,7 +126,6 @@ def read_links(client: Client, keys: Keys, lsn: int, state: Uint8s, since: int =
         since: the record that began the keeping of links, see `opic.replica.replica.Keeping`.
 
     Raises:
-        ScanBroken: the server restarted meanwhile: read all again.
         StoreUnavailable: the store is unavailable.
         StoreDamaged: a segment or a record can't be read.
     """
@@ -144,7 +141,6 @@ def read_links(client: Client, keys: Keys, lsn: int, state: Uint8s, since: int =
 
 def _newest_first(client: Client, keys: Keys, lsn: int, since: int) -> Iterator[PageLinks]:
     """Yield the links of a shard as of record `lsn` or later; of a page that comes several times, the first count."""
-    old = list(_old_links(client, keys))  # First: an entry that is converted meanwhile is in a segment later.
     while True:
         before, segments = read_segments(client, keys)
         counting = before.counting(since)
@@ -154,7 +150,6 @@ def _newest_first(client: Client, keys: Keys, lsn: int, since: int) -> Iterator[
     yield journal
     for number in sorted(counting.live, reverse=True):
         yield unpack_segment(*segments.pop(number))
-    yield from old
 
 
 def missing(keys: Keys) -> StoreDamaged:
@@ -181,20 +176,3 @@ def _journal_links(client: Client, keys: Keys, after: int, until: int) -> PageLi
             break
         after = int(entries[-1][0].partition(b"-")[0])
     return PageLinks.joined(parts)
-
-
-def _old_links(client: Client, keys: Keys) -> Iterator[PageLinks]:
-    for found in scan_hash(client, keys.links):
-        yield old_links(keys, found)
-
-
-def old_links(keys: Keys, found: dict[bytes, bytes]) -> PageLinks:
-    """Return fields of the hash `links`.
-
-    Raises:
-        StoreDamaged: the links of a page are damaged.
-    """
-    try:
-        return PageLinks.unpacked([(int(page), links) for page, links in found.items()])
-    except ValueError as error:
-        raise StoreDamaged(f"kept links of shard {keys.shard} are damaged ({error}): restore a backup") from error

@@ -16,7 +16,6 @@
 --   urls                  hash: page -> its URL, if it was forgotten and is known again: its line in a block may be empty
 --   since                 hash: number from 0 -> entries on when pages became known (opic/store/known_since.py)
 --   linkseg               hash: segments of the links of pages that were read (opic/replica/stored_links.py)
---   links                 hash: page -> links of its last read, as earlier versions kept them (opic/model/trust.py)
 --   log, end, dead        streams, and the log's end offset: accepted events and dead letters
 --   calls, callends       hash, sorted set: Idempotency-Keys of the last day, with what each call has appended
 --   metrics               hash: metrics of the workers, and what `step` counts: metadata kept, and what was dropped
@@ -54,7 +53,7 @@ local function held(offsets)
   return hold > now_us() and string.format('%.0f', hold) or nil
 end
 
--- opic_4_init: create a shard, once.  KEYS meta books   ARGV meta-blob books-blob (flat field, value lists)
+-- opic_5_init: create a shard, once.  KEYS meta books   ARGV meta-blob books-blob (flat field, value lists)
 -- Returns 1 if it was created, 0 if it existed.
 local function init(keys, args)
   local blobs = {}
@@ -75,7 +74,7 @@ local function closed(meta, era)
   return nil, present
 end
 
--- opic_4_step: append the effect of a batch of events to the journal, exactly once and atomically.
+-- opic_5_step: append the effect of a batch of events to the journal, exactly once and atomically.
 --   KEYS head journal books offsets dead leases waits fails sent seen pagemeta metrics urls refusals, outboxes ..,
 --     since if it gets entries, holders if there are senders, or pages to forget
 --   ARGV expected-lsn expected-digest new-lsn new-digest record retry-seconds blob most-pages-in-waits letter-bytes-max
@@ -228,7 +227,7 @@ local function step(keys, args)
   return {'OK'}
 end
 
--- opic_4_blocks: write blocks of the checkpoint, as of the head.
+-- opic_5_blocks: write blocks of the checkpoint, as of the head.
 --   KEYS head, blocks ..   ARGV expected-lsn expected-digest, then for each block: number of values, field, value ..
 -- Returns {'OK'} or {'HEAD', lsn, digest}.
 local function blocks(keys, args)
@@ -251,9 +250,9 @@ local function blocks(keys, args)
   return {'OK'}
 end
 
--- opic_4_links: write and delete segments of kept links, as of the head. It names the write before it.
---   KEYS head linkseg links   ARGV expected-lsn expected-digest expected-v
---     number of fields of linkseg to delete, field ..   number of fields of links to delete, field ..   field, value ..
+-- opic_5_links: write and delete segments of kept links, as of the head. It names the write before it.
+--   KEYS head linkseg   ARGV expected-lsn expected-digest expected-v   number of fields to delete, field ..
+--     field, value ..
 -- Returns {'OK'}, {'HEAD', lsn, digest} or {'V', v}.
 local function links(keys, args)
   local other = moved(keys[1], args[1], args[2])
@@ -261,16 +260,14 @@ local function links(keys, args)
   local v = redis.call('HGET', keys[2], 'v') or '0'
   if v ~= args[3] then return {'V', v} end
   local deleted = tonumber(args[4])
-  local old = whole(deleted, 0, VALUES_MAX) and tonumber(args[5 + deleted])
-  local first = whole(old, 0, VALUES_MAX) and 6 + deleted + old
+  local first = whole(deleted, 0, VALUES_MAX) and 5 + deleted
   if not first or #args < first or (#args - first) % 2 ~= 1 then return redis.error_reply('OPICARGS bad segments') end
   if deleted > 0 then redis.call('HDEL', keys[2], unpack(args, 5, 4 + deleted)) end
-  if old > 0 then redis.call('HDEL', keys[3], unpack(args, 6 + deleted, first - 1)) end
   redis.call('HSET', keys[2], unpack(args, first))
   return {'OK'}
 end
 
--- opic_4_trim: trim the journal's records below `least`, but never the last record, nor one that a backup still needs.
+-- opic_5_trim: trim the journal's records below `least`, but never the last record, nor one that a backup still needs.
 --   KEYS head journal copied   ARGV expected-lsn expected-digest least blank
 -- All blocks are blank of the URLs of pages that records up to `blank` forgot; the journal has none of these URLs if it
 -- begins with the record that forgot the last of them. Trimming frees memory, so it is allowed when the server is out
@@ -285,14 +282,14 @@ local function trim(keys, args)
   return {'OK', string.format('%.0f', least)}
 end
 
--- opic_4_trim_outbox: trim entries of an outbox that have taken effect, unless a backup was restored since they did.
+-- opic_5_trim_outbox: trim entries of an outbox that have taken effect, unless a backup was restored since they did.
 --   KEYS outbox meta   ARGV offset era
 local function trim_outbox(keys, args)
   if closed(keys[2], args[2]) then return 0 end
   return redis.call('XTRIM', keys[1], 'MINID', '1-' .. args[1])
 end
 
--- opic_4_resume: move a partition's resume point forward, unless it is below `least`.
+-- opic_5_resume: move a partition's resume point forward, unless it is below `least`.
 --   KEYS resume meta; a crawl of one shard has its resume points in `offsets`
 --   ARGV source/partition next-offset least era shard offset shard offset ..; a `least` of -1 also allows moving it back
 -- The fields source/partition@shard record the partition's next offset in each shard. If a shard is later found below
@@ -310,10 +307,10 @@ local function resume(keys, args)
   return now
 end
 
-redis.register_function('opic_4_init', init)
-redis.register_function('opic_4_resume', resume)
-redis.register_function('opic_4_step', step)
-redis.register_function('opic_4_blocks', blocks)
-redis.register_function('opic_4_links', links)
-redis.register_function{function_name='opic_4_trim_outbox', callback=trim_outbox, flags={'allow-oom'}}
-redis.register_function{function_name='opic_4_trim', callback=trim, flags={'allow-oom'}}
+redis.register_function('opic_5_init', init)
+redis.register_function('opic_5_resume', resume)
+redis.register_function('opic_5_step', step)
+redis.register_function('opic_5_blocks', blocks)
+redis.register_function('opic_5_links', links)
+redis.register_function{function_name='opic_5_trim_outbox', callback=trim_outbox, flags={'allow-oom'}}
+redis.register_function{function_name='opic_5_trim', callback=trim, flags={'allow-oom'}}

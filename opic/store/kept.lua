@@ -7,8 +7,8 @@ local LETTERS_DROPPED_MAX = 2000  -- In one call.
 local META_BYTES = 64  -- Of an entry besides its value.
 
 -- Keep the metadata of pages {metadata, pages, ..}; '' deletes it. The counted bytes stay below `most`: what does not
--- fit is dropped and counted, and so is what the page had before, which would be taken for its last. What an older
--- version or a restore wrote counts once it is replaced.
+-- fit is dropped and counted, and so is what the page had before, which would be taken for its last. What a restore
+-- wrote counts once it is replaced.
 local function keep_metas(key, metrics, metas, most)
   if #metas == 0 then return end
   local kept, dropped = tonumber(redis.call('HGET', metrics, 'meta_bytes') or 0), 0
@@ -36,35 +36,23 @@ local function letter_size(fields)
   return size
 end
 
--- The bytes of all letters before an entry: its field `before`. An entry of an older version has none.
+-- The bytes of all letters before an entry: its field `before`.
 local function letters_before(fields)
   for i = 1, #fields, 2 do
     if fields[i] == 'before' then return tonumber(fields[i + 1]) end
   end
-  return nil
 end
 
--- The bytes of all letters. Those of an older version are measured once, and dropped from where they exceed `most`.
-local function letters_total(dead, metrics, most)
+local function letters_total(dead)
   local last = redis.call('XREVRANGE', dead, '+', '-', 'COUNT', 1)[1]
-  if not last then return 0 end
-  if letters_before(last[2]) then return letters_before(last[2]) + letter_size(last[2]) end
-  local total, count, id = 0, 0, '+'
-  repeat
-    local entry = redis.call('XREVRANGE', dead, id, '-', 'COUNT', 1)[1]
-    local size = entry and letter_size(entry[2]) or most
-    if total + size > most then break end
-    total, count, id = total + size, count + 1, '(' .. entry[1]
-  until false
-  redis.call('HINCRBY', metrics, 'letters_dropped', redis.call('XTRIM', dead, 'MAXLEN', count))
-  return total
+  return last and letters_before(last[2]) + letter_size(last[2]) or 0
 end
 
 -- Add dead letters {reason, partition, offset, index, value, size of the whole value, ..}; drop the oldest while all take more than `most` bytes, or are
 -- too many, but never the newest. Letters go oldest first, so all together take the difference of two counts.
 local function keep_letters(dead, metrics, letters, most)
   if #letters == 0 then return end
-  local total = letters_total(dead, metrics, most)
+  local total = letters_total(dead)
   for i = 1, #letters, 6 do
     local fields = {'opic-error', letters[i], 'opic-topic', 'log', 'opic-partition', letters[i + 1], 'opic-offset',
       letters[i + 2], 'before', string.format('%.0f', total), 'value', letters[i + 4],
@@ -79,7 +67,7 @@ local function keep_letters(dead, metrics, letters, most)
   local dropped, bytes, id, count = 0, 0, '-', redis.call('XLEN', dead)
   while dropped < math.min(count - 1, LETTERS_DROPPED_MAX) do
     local entry = redis.call('XRANGE', dead, id, '+', 'COUNT', 1)[1]
-    if total - (letters_before(entry[2]) or bytes) <= most and count - dropped <= LETTERS_KEPT_MAX then break end
+    if total - letters_before(entry[2]) <= most and count - dropped <= LETTERS_KEPT_MAX then break end
     dropped, bytes, id = dropped + 1, bytes + letter_size(entry[2]), '(' .. entry[1]
   end
   if dropped == 0 then return end

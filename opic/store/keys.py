@@ -8,8 +8,7 @@ from typing import Final
 
 from opic.errors import SettingsError
 
-FORMAT: Final = "4"  # Format version of keys, journal and checkpoint. Other versions are refused.
-FORMAT_NORMALIZED: Final = "4n"  # The same where URLs are normalized, which versions before would write otherwise.
+FORMAT: Final = "5"  # Format version of keys, journal and checkpoint. Other versions are refused.
 # The other keys of a shard are called as their attributes are, without underscores.
 OTHER_NAMES: Final = {
     "names_block": "b:names",
@@ -18,11 +17,6 @@ OTHER_NAMES: Final = {
     "local_lists": "local",
 }
 CRAWL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-
-
-def format_of(normalize: str) -> str:
-    """Return the format version of a crawl, by the names of its normalization rules."""
-    return FORMAT_NORMALIZED if normalize else FORMAT
 
 
 class Keys:
@@ -49,7 +43,6 @@ class Keys:
     page_meta: str
     known_since: str
     urls: str
-    links: str  # Of an earlier version.
     link_segments: str
     resume: str
     leases: str

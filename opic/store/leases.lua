@@ -54,12 +54,12 @@ local function politeness_of(keys, host, delay, cap, some_polite, some_delays)
   return set_delay or delay, set_cap or cap
 end
 
--- opic_4_lease: end expired leases, then lease pages, in the given order, each to one crawler. The caller chose them
+-- opic_5_lease: end expired leases, then lease pages, in the given order, each to one crawler. The caller chose them
 -- from a replica; this function only checks leases, waits and hosts.
 --   KEYS leases waits fails hosts freed polite crawldelays flights flightends head pagemeta holders blocks
---   ARGV retry-seconds delay-seconds cap unused blob most-pages-in-waits
---   blob = {nil, {expected freed} or nil, requests {n, seconds, ..}, ids, hosts, for each request: digest of its crawler's
---     name or '', for each request: how many pages a host with a delay may give it, 1 if absent}
+--   ARGV retry-seconds delay-seconds cap blob most-pages-in-waits
+--   blob = {requests {n, seconds, ..}, ids, hosts, for each request: digest of its crawler's name or '', for each request:
+--     how many pages a host with a delay may give it, expected freed or nil}
 -- A request is one for n pages, leased for `seconds`; it gets the next pages that are free. If pages or limits changed
 -- elsewhere, so that `freed` is not as expected, or while the store is being restored, nothing is leased.
 -- Returns {now, {lsn, digest, freed, leases}, running leases, for each request granted {place, end, delay in ms, ..},
@@ -159,30 +159,29 @@ end
 
 local function take(keys, args)
   local retry, delay, cap = tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
-  local blob = cmsgpack.unpack(args[5])
-  local known, requests, ids, names, crawlers, each = unpack(blob, 2, 7)
+  local requests, ids, names, crawlers, each, known = unpack(cmsgpack.unpack(args[4]), 1, 6)
   if not (retry and delay and cap) then return redis.error_reply('OPICARGS expected numbers') end
   ids = take_ids(ids, names)
   if not ids then return redis.error_reply('OPICARGS expected pages') end
 
   local now = now_us()
-  sweep(keys, now, retry, tonumber(args[6]))
+  sweep(keys, now, retry, tonumber(args[5]))
   local there = redis.call('HMGET', keys[10], 'lsn', 'digest')
   local freed = redis.call('HGET', keys[5], 'n') or '0'
-  if there[2] == 'restoring' or (known and known[1] ~= freed) then ids = {} end
+  if there[2] == 'restoring' or (known and known ~= freed) then ids = {} end
   local running = redis.call('ZCOUNT', keys[1], '(' .. string.format('%.0f', now), '+inf')
 
   local granted, refused, out = {}, {}, {}
-  local plan = {pages = {}, next_of = {}, flying = {}, given = {}, each = each or {}}
+  local plan = {pages = {}, next_of = {}, flying = {}, given = {}, each = each}
   plan.leases, plan.waits, plan.hosts = scores_of(keys[1], ids), scores_of(keys[2], ids), scores_of(keys[4], names)
-  plan.some_blocks = keys[13] and redis.call('EXISTS', keys[13]) == 1
+  plan.some_blocks = redis.call('EXISTS', keys[13]) == 1
   local some_polite, some_delays = redis.call('EXISTS', keys[6]) == 1, redis.call('EXISTS', keys[7]) == 1
   local request, left, until_us, until_text = 0, 0, nil, nil
   for i = 1, #ids do
     while left == 0 and requests[2 * request + 1] do
       left, until_us = requests[2 * request + 1], math.floor(now + requests[2 * request + 2] * 1000000)
       request, until_text = request + 1, string.format('%.0f', until_us)
-      granted[request], plan.each[request] = {}, plan.each[request] or 1
+      granted[request] = {}
     end
     if left == 0 then break end
     local id, host = ids[i], names[i]
@@ -195,7 +194,7 @@ local function take(keys, args)
       page[at + 1], page[at + 2], page[at + 3] = i, until_us, math.ceil(host_delay * 1000)
       left = left - 1
       out[#out + 1], out[#out + 2] = until_text, id
-      plan.pages[id] = crawler_of(crawlers and crawlers[request])
+      plan.pages[id] = crawler_of(crawlers[request])
       if host_delay > 0 then take_delay(plan, host, now / 1000000 + host_delay, request) end
       if flying then
         flying[#flying + 1], flying[#flying + 2] = id, until_us
@@ -208,7 +207,7 @@ local function take(keys, args)
   return {now, stamp, running + #out / 2, granted, refused, take_metas(keys[11], granted, ids)}
 end
 
--- opic_4_held: read a sorted set in parts.  KEYS set   ARGV least ('-inf' or '(' score), count, members, scores
+-- opic_5_held: read a sorted set in parts.  KEYS set   ARGV least ('-inf' or '(' score), count, members, scores
 -- `members` and `scores` are the last ones of the part before, as returned; '' for the first part. The next part begins
 -- after the last of them that is unchanged. So it lacks no element, whatever was removed or added in between.
 -- Returns {members, separated by line feeds; scores, as raw doubles}: parsing single RESP values is ten times slower;
@@ -252,7 +251,7 @@ local function present_end(leases, renewed, id, granted)
   return score == last and score or nil
 end
 
--- opic_4_renew: set when leases end.  KEYS leases renewed flights flightends   ARGV seconds id until-us host ..
+-- opic_5_renew: set when leases end.  KEYS leases renewed flights flightends   ARGV seconds id until-us host ..
 -- Only leases that still run are renewed. Returns {new end, {1 or 0 for each}}.
 local function renew(keys, args)
   local now, done = now_us(), {}
@@ -281,7 +280,7 @@ local function renew(keys, args)
   return {until_us, done}
 end
 
--- opic_4_release: release leases of pages that were not fetched.  KEYS leases freed released waits holders renewed
+-- opic_5_release: release leases of pages that were not fetched.  KEYS leases freed released waits holders renewed
 --   ARGV id until-us ..
 -- Only leases that still run are released. Returns the new count of `freed` and the released pages.
 local function release(keys, args)
@@ -297,7 +296,7 @@ local function release(keys, args)
   return {tonumber(redis.call('HGET', keys[2], 'n') or 0), released}
 end
 
--- opic_4_polite: replace all rules for hosts.  KEYS polite freed   ARGV host rule ..
+-- opic_5_polite: replace all rules for hosts.  KEYS polite freed   ARGV host rule ..
 local function polite(keys, args)
   if #args % 2 ~= 0 then return redis.error_reply('OPICARGS a rule for each host') end
   for i = 2, #args, 2 do
@@ -310,7 +309,7 @@ local function polite(keys, args)
   return #args / 2
 end
 
--- opic_4_delays: set what robots.txt of hosts asks for, 0 for nothing.  KEYS crawldelays   ARGV host seconds ..
+-- opic_5_delays: set what robots.txt of hosts asks for, 0 for nothing.  KEYS crawldelays   ARGV host seconds ..
 -- Writes only what differs: crawlers repeat their reports.
 local function delays(keys, args)
   for i = 1, #args, 2 do
@@ -322,7 +321,7 @@ local function delays(keys, args)
   return #args / 2
 end
 
--- opic_4_block: lease no page of a host until then, in Unix seconds; 0 for an end.  KEYS blocks freed   ARGV host until
+-- opic_5_block: lease no page of a host until then, in Unix seconds; 0 for an end.  KEYS blocks freed   ARGV host until
 -- Calls for pages are told of a block by what they are refused. Where it ends earlier, its readers must read again.
 local function block(keys, args)
   local till, before = tonumber(args[2]), tonumber(redis.call('HGET', keys[1], args[1])) or 0
@@ -336,7 +335,7 @@ local function block(keys, args)
   return 1
 end
 
--- opic_4_limit: set how many pages of a host may be read; 0 for any number.  KEYS limits freed   ARGV host limit
+-- opic_5_limit: set how many pages of a host may be read; 0 for any number.  KEYS limits freed   ARGV host limit
 local function limit(keys, args)
   if not whole(tonumber(args[2]), 0, BALANCE) then return redis.error_reply('OPICARGS expected a number of pages') end
   if args[2] == '0' then redis.call('HDEL', keys[1], args[1]) else redis.call('HSET', keys[1], args[1], args[2]) end
@@ -344,7 +343,7 @@ local function limit(keys, args)
   return 1
 end
 
--- opic_4_rules: replace the URL rules, if they are of a version.  KEYS rules   ARGV version document new-version
+-- opic_5_rules: replace the URL rules, if they are of a version.  KEYS rules   ARGV version document new-version
 -- The version is '*' for any, '' for none yet. Returns 1 if they are replaced.
 local function set_rules(keys, args)
   if args[1] ~= '*' and (redis.call('HGET', keys[1], 'version') or '') ~= args[1] then return 0 end
@@ -352,23 +351,23 @@ local function set_rules(keys, args)
   return 1
 end
 
--- opic_4_flights: count the pages of hosts that are in flight.  KEYS as of opic_4_lease   ARGV host ..
+-- opic_5_flights: count the pages of hosts that are in flight.  KEYS as of opic_5_lease   ARGV host ..
 local function flights(keys, args)
   local counts, now = {}, now_us()
   for i = 1, #args do counts[i] = #in_flight(keys, args[i], now) / 2 end
   return counts
 end
 
--- opic_4_now: return the server's time in microseconds, by which the leases of a shard run.  KEYS leases
+-- opic_5_now: return the server's time in microseconds, by which the leases of a shard run.  KEYS leases
 -- The key selects the server of a cluster.
-redis.register_function{function_name='opic_4_now', callback=now_us, flags={'no-writes'}}
-redis.register_function{function_name='opic_4_held', callback=held_part, flags={'no-writes'}}
-redis.register_function{function_name='opic_4_flights', callback=flights, flags={'no-writes'}}
-redis.register_function('opic_4_lease', take)
-redis.register_function('opic_4_renew', renew)
-redis.register_function('opic_4_release', release)
-redis.register_function('opic_4_polite', polite)
-redis.register_function('opic_4_delays', delays)
-redis.register_function('opic_4_block', block)
-redis.register_function('opic_4_limit', limit)
-redis.register_function('opic_4_rules', set_rules)
+redis.register_function{function_name='opic_5_now', callback=now_us, flags={'no-writes'}}
+redis.register_function{function_name='opic_5_held', callback=held_part, flags={'no-writes'}}
+redis.register_function{function_name='opic_5_flights', callback=flights, flags={'no-writes'}}
+redis.register_function('opic_5_lease', take)
+redis.register_function('opic_5_renew', renew)
+redis.register_function('opic_5_release', release)
+redis.register_function('opic_5_polite', polite)
+redis.register_function('opic_5_delays', delays)
+redis.register_function('opic_5_block', block)
+redis.register_function('opic_5_limit', limit)
+redis.register_function('opic_5_rules', set_rules)

@@ -14,7 +14,7 @@ from redis.cluster import RedisCluster
 
 log = logging.getLogger("opic.store")
 
-LIBRARY = "opic_4"  # The version is part of the name: two versions of the program may share a server.
+LIBRARY = "opic_5"  # The version is part of the name: two versions of the program may share a server.
 # Each may use what those before it define.
 FILES = ("kept.lua", "journal.lua", "log.lua", "back_offs.lua", "leases.lua")
 MISSING = "Function not found"

@@ -2,7 +2,7 @@
 --
 -- Its keys, under the hash tag of the crawl's first shard, are listed in journal.lua: log, end, calls, callends.
 
--- opic_4_close: let the log of a crawl, if there is one, take no record for a while (microseconds); 0 ends that.
+-- opic_5_close: let the log of a crawl, if there is one, take no record for a while (microseconds); 0 ends that.
 --   KEYS meta end   ARGV duration token end
 -- With a token, until the restore that has it ends, if the log has not gone beyond `end`.
 -- Returns {the end of the log, 0 if a restore has begun; time}.
@@ -19,7 +19,7 @@ local function close(keys, args)
   return {there, string.format('%.0f', now)}
 end
 
--- opic_4_append: append records to the log.  KEYS log end calls callends meta
+-- opic_5_append: append records to the log.  KEYS log end calls callends meta
 --   ARGV time_us kind key body terms done keys-max era value value ...
 -- `key` is '' or the digest of an Idempotency-Key. With a key, the values are those from number `done` on of a call
 -- whose body has the digest `body`. The progress of the call is kept for a day, so that a repeat continues there.
@@ -78,21 +78,21 @@ local function append(keys, args)
   return {'OK', stop, era}
 end
 
--- opic_4_begun: what `append` keeps of a call with an Idempotency-Key, and the era; without a call, or after its day, {}.
+-- opic_5_begun: what `append` keeps of a call with an Idempotency-Key, and the era; without a call, or after its day, {}.
 --   KEYS calls callends meta   ARGV key
 local function begun(keys, args)
   if tonumber(redis.call('ZSCORE', keys[2], args[1]) or 0) <= now_us() then return {} end
   return {redis.call('HGET', keys[1], args[1]), redis.call('HGET', keys[3], 'era') or ''}
 end
 
--- opic_4_trim_log: trim accepted events below an offset, approximately, because whole stream nodes are cheap to drop.
+-- opic_5_trim_log: trim accepted events below an offset, approximately, because whole stream nodes are cheap to drop.
 -- Trims nothing while a backup holds the shard, or in another era.  KEYS log offsets meta   ARGV offset era
 local function trim_log(keys, args)
   if held(keys[2]) or closed(keys[3], args[2]) then return 0 end
   return redis.call('XTRIM', keys[1], 'MINID', '~', '1-' .. args[1])
 end
 
-redis.register_function('opic_4_close', close)
-redis.register_function('opic_4_append', append)
-redis.register_function{function_name='opic_4_begun', callback=begun, flags={'no-writes'}}
-redis.register_function{function_name='opic_4_trim_log', callback=trim_log, flags={'allow-oom'}}
+redis.register_function('opic_5_close', close)
+redis.register_function('opic_5_append', append)
+redis.register_function{function_name='opic_5_begun', callback=begun, flags={'no-writes'}}
+redis.register_function{function_name='opic_5_trim_log', callback=trim_log, flags={'allow-oom'}}

@@ -15,7 +15,7 @@ ASK_SECONDS: Final = 1.0  # After a failover another server's clock counts, and 
 def server_now_us(client: Client, key: str) -> int:
     """Return the time of the server of a key in microseconds."""
     with store_errors():
-        return int(client.fcall_ro("opic_4_now", 1, key))
+        return int(client.fcall_ro("opic_5_now", 1, key))
 
 
 class ServerClock:

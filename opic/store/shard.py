@@ -14,7 +14,7 @@ from opic.model.books import Books
 from opic.model.cash import CONTINUOUS, MILLION, CrawlRules
 from opic.store.connection import Client, Line, ask, store_errors
 from opic.store.durability import Durability, await_durable
-from opic.store.keys import Keys, format_of
+from opic.store.keys import FORMAT, Keys
 from opic.store.recognition import ANEW, RESTORED, check_not_lost
 from opic.store.server import check_server, make_ready
 
@@ -170,8 +170,7 @@ class Shard:
 
     def given(self) -> dict[str, int | bool | str]:
         """Return the rules of this shard, which all shards of a crawl share."""
-        rules = {name: value for name, value in asdict(self.rules).items() if value != "" or name != "normalize"}
-        return {**rules, "shards": self.shards}
+        return {**asdict(self.rules), "shards": self.shards}
 
     @classmethod
     def _opened(
@@ -180,9 +179,9 @@ class Shard:
         meta = {k.decode(): v.decode() for k, v in stored.items()}
         if "restoring" in meta:
             raise _restoring(keys)
-        if meta.get("format") != (version := format_of(meta.get("normalize", ""))):
+        if meta.get("format") != FORMAT:
             raise StoreMismatch(
-                f"this store has format version {meta.get('format')}, this program reads version {version}: "
+                f"this store has format version {meta.get('format')}, this program reads version {FORMAT}: "
                 "use the program that made it, or start a new store and replay the log"
             )
         for name, value in given.items():
@@ -203,12 +202,9 @@ class Shard:
         default = CONTINUOUS if given.get("virtual") == CONTINUOUS.virtual else CrawlRules()
         meta: dict[str, int | bool | str] = {**asdict(default), "shards": 1, **given}
         books = Books.genesis(_rules({name: _text(value) for name, value in meta.items()}), keys.shard)
-        if not meta["normalize"]:
-            del meta["normalize"]  # As in a store of earlier versions.
-        meta["format"] = format_of(str(meta.get("normalize", "")))
-        meta |= {"secret": (secret or secrets.token_bytes(SECRET_BYTES)).hex()}
+        meta |= {"format": FORMAT, "secret": (secret or secrets.token_bytes(SECRET_BYTES)).hex()}
         meta["era"] = era or secrets.token_hex(ERA_BYTES)
-        client.fcall("opic_4_init", 2, keys.meta, keys.books, _flat(meta), _flat(books.flat()))
+        client.fcall("opic_5_init", 2, keys.meta, keys.books, _flat(meta), _flat(books.flat()))
 
     def line(self) -> Line:
         """Open a pipelined connection to the server of this shard."""
@@ -302,7 +298,7 @@ def _as_given(name: str, text: str) -> str:
 
 
 def _rules(meta: Mapping[str, str]) -> CrawlRules:
-    kept: dict[str, Any] = {f.name: meta[f.name] for f in fields(CrawlRules) if f.name in meta or f.name not in TEXTS}
+    kept: dict[str, Any] = {f.name: meta[f.name] for f in fields(CrawlRules)}
     numbers = {name: int(text) for name, text in kept.items() if name not in TEXTS}
     return CrawlRules(**{**kept, **numbers, "inflow": numbers["inflow"] != 0})
 

@@ -28,7 +28,7 @@ class Queue:
 def queues(crawl: Crawl) -> dict[str, Queue]:
     """Return the counts of all hosts that have pages, by name. Scans all pages."""
     crawl.follow()
-    times_us = crawl.ask([["FCALL_RO", "opic_4_now", 1, shard.keys.leases] for shard in crawl.shards])
+    times_us = crawl.ask([["FCALL_RO", "opic_5_now", 1, shard.keys.leases] for shard in crawl.shards])
     now = [f"({time_us}" for time_us in times_us]
     leases = read_sets(crawl, [(shard.keys.leases, since) for shard, since in zip(crawl.shards, now, strict=True)])
     found = dict[str, Queue]()
@@ -53,7 +53,7 @@ def leased(crawl: Crawl, urls: Sequence[str]) -> list[bool]:
     """Return for each page whether it is leased now, through any endpoint."""
     places = crawl.ids_of(list(urls))
     known = [place for place in places if place is not None]
-    clocks = [["FCALL_RO", "opic_4_now", 1, shard.keys.leases] for shard in crawl.shards]
+    clocks = [["FCALL_RO", "opic_5_now", 1, shard.keys.leases] for shard in crawl.shards]
     asked = [["ZSCORE", crawl.shards[shard].keys.leases, page] for shard, page in known]
     found = crawl.ask([*clocks, *asked])
     ends = dict(zip(known, found[len(clocks) :], strict=True))

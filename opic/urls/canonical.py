@@ -88,7 +88,7 @@ def rules_applied(raw: str, normalization: Normalization) -> tuple[str, ...]:
 
 
 def is_serialized(url: str) -> bool:
-    """Return whether this is a serialized URL without fragment, as an older version may have stored it for a page."""
+    """Return whether this is a serialized URL without fragment, as the store has them."""
     try:
         return bool(ada_url.URL(url).href == url) and url.startswith(("http://", "https://")) and "#" not in url
     except ValueError:

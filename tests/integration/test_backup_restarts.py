@@ -1,6 +1,5 @@
 """A backup has all that the store had, though servers restart, fail over or give a slot away while it scans."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,25 +8,21 @@ import pytest
 from interrupted_scans import amid_scans
 from logs import NOW_US
 from redis_cluster import Cluster
-from repository import ROOT
 from same_state import stored_links
 from servers import Server
 
 from opic.errors import SettingsError, StoreUnavailable
 from opic.ingest import Writer
-from opic.ingest.event_log import EventLog
 from opic.model.events import CrawlEvent, Record, encode_crawl_event
 from opic.ops import shard_copy
 from opic.ops.backup import backup
 from opic.ops.restore import restore
 from opic.replica import Crawl
-from opic.replica.effect import Effect
 from opic.replica.stored_links import live_rows
 from opic.store import Keys
 from opic.store.scan import scan_hash
 
 PAGES = 4_000
-OLD = ROOT / "tests" / "data" / "backup-2"
 
 
 def noted(number: int) -> Record:
@@ -165,32 +160,3 @@ def test_counts_are_exact_while_events_change_the_scanned_keys(
     assert len(links) == live_rows(replica.state, np.arange(replica.pages)).sum() > PAGES
     assert client.hlen(keys.page_meta) == counts["pagemeta"] != PAGES
     assert client.zcount(keys.seen, counts["seen_from"], "+inf") == counts["seen"]
-
-
-def test_backup_of_the_format_before_counts_is_restored(valkey: Server) -> None:
-    client, expected = valkey.client(), json.loads((OLD / "expected.json").read_text())
-    restore(client, OLD, "old")
-    crawl = Crawl.open(client, "old", create=False)
-    assert {page.url: [page.v, page.spent, page.reads] for page in crawl.pages()} == expected["pages"]
-    assert [client.hlen(shard.keys.page_meta) for shard in crawl.shards] == expected["pagemeta"]
-    for shard, count in zip(crawl.shards, expected["links"], strict=True):  # The format had no segments.
-        pages = set(map(int, client.hkeys(shard.keys.links)))
-        for _, fields in client.xrange(shard.keys.journal):
-            pages |= set(Effect.unpack(fields[b"r"]).kept().pages.tolist())
-        assert len(pages) == count > 0
-    replicas = crawl.follow()
-    old = [stored_links(shard, replica) for shard, replica in zip(crawl.shards, replicas, strict=True)]
-    assert [client.zcard(shard.keys.seen) for shard in crawl.shards] == expected["seen"]
-    assert client.hgetall(crawl.shards[0].keys.polite) == {b"h1.org": b"2.5 3"}
-    assert client.hgetall(crawl.shards[0].keys.crawl_delays) == {b"h2.org": b"7"}
-    log = EventLog(client, crawl.shards[0].keys)
-    assert log.end() == 36
-    writer = Writer(crawl)
-    writer.apply("log/0", log.read(writer.resume("log/0"), 100))
-    writer.drain()
-    assert crawl.audit()[0].conserved
-    assert not any(
-        client.exists(shard.keys.links) for shard in crawl.shards
-    )  # They are in segments, or were read again.
-    for shard, replica, links in zip(crawl.shards, crawl.follow(), old, strict=True):
-        assert live_rows(replica.state, np.array(list(links))).sum() <= len(stored_links(shard, replica))

@@ -271,7 +271,7 @@ def test_disk_that_fills_up_during_a_checkpoint_leaves_the_state_whole(disk: Dis
 
     def sending(line: Line, *commands: Sequence[Any]) -> None:
         for command in commands:
-            if command[1] == "opic_4_blocks":
+            if command[1] == "opic_5_blocks":
                 sent.append(1)
                 if len(sent) == call:
                     disk.fill()

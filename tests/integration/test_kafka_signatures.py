@@ -1,7 +1,6 @@
 """Whoever may write to the topic may send events, but neither classes nor trust: those are signed by an endpoint."""
 
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -108,15 +107,3 @@ def test_key_from_the_settings_serves_stores_that_share_a_topic(log: tuple[Topic
         backend.close()
     assert problems(topic, shared, b"another store") == [""]
     assert problems(topic, settings, secret) != [""]
-
-
-def test_unsigned_records_of_an_older_version_are_accepted_up_to_a_time(
-    log: tuple[Topic, Settings, KafkaLog, bytes],
-) -> None:
-    topic, settings, _, secret = log
-    topic.put([CLASSES], headers=headers_of("classes"))
-    assert "OPIC_KAFKA_UNSIGNED_BEFORE" in problems(topic, settings, secret)[0]
-    for seconds, taken in ((-600, False), (600, True)):
-        before = datetime.fromtimestamp(time.time() + seconds, UTC)
-        upgraded = settings.model_copy(update={"kafka_unsigned_before": before})
-        assert (problems(topic, upgraded, secret) == [""]) is taken

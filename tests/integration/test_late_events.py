@@ -137,18 +137,3 @@ def test_few_earlier_crawlers_of_a_page_are_remembered(valkey: Server) -> None:
     assert lease_until(crawl) == now["lease_until"]
     crawl.event(URL, status=503, crawler="crawler-0")
     assert lease_until(crawl) is None
-
-
-def test_lease_from_before_an_upgrade_ends_as_it_did(valkey: Server) -> None:
-    """A store of an earlier version does not say who leases a page."""
-    crawl = Crawl(valkey, AT_ONCE)
-    crawl.seed([URL])
-    (before,) = crawl.next(lease_seconds=0.05)
-    client, keys = crawl.store.shard.client, crawl.store.shard.keys
-    client.delete(keys.holders)
-    (now,) = until(lambda: crawl.next(1, crawler="bob"))
-    crawl.event(URL, status=503, arrived=before["lease_until"] - 0.01)
-    assert lease_until(crawl) == now["lease_until"]
-    client.delete(keys.holders)
-    crawl.event(URL, status=503)
-    assert lease_until(crawl) is None

@@ -11,7 +11,6 @@ from linked_web import PAGES, Web
 from same_state import small_blocks, stored_links
 from servers import Server
 
-from opic.arrays import Uint16s, Uint32s, Uint64s
 from opic.errors import StoreDamaged, StoreUnavailable
 from opic.ingest import Writer, link_keeper
 from opic.ingest.checkpointer import Checkpointer
@@ -33,12 +32,6 @@ def read_some(web: Web, draw: random.Random, count: int = 1) -> None:
     for _ in range(count):
         url, links = draw.choice(PAGES), draw.sample(PAGES, draw.randint(0, 7))
         web.read(url, links, status=404 if draw.random() < 0.15 else 200)
-
-
-def packed_as_before(near: Uint32s, far: Uint64s, far_shards: Uint16s) -> bytes:
-    """The links of a page as earlier versions stored them."""
-    parts = (near.astype("<u4"), far.astype("<u8"), far_shards.astype("<u2"))
-    return len(near).to_bytes(4, "little") + b"".join(part.tobytes() for part in parts)
 
 
 def plain(web: Web) -> dict[str, set[str]]:
@@ -157,48 +150,6 @@ def test_segments_merged_during_a_read_are_read_again(valkey: Server, at: int) -
         links = [one.pool.of(one.numbers.one(0, ids[url])) for one in (reader, fresh)]
         expected = sorted(reader.numbers.one(0, ids[to]) for to in set(web.links[url]))
         assert [sorted(some.tolist()) for some in links if some is not None] == [expected, expected]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shards", [1, 3])
-def test_links_of_an_earlier_version_are_packed_once(valkey: Server, shards: int) -> None:
-    """By workers that are interrupted after each call, while another one goes on; read all along."""
-    web, draw = Web(valkey, f"old-{shards}", shards), random.Random(shards)
-    read_some(web, draw, 40)
-    web.writer.drain()
-    for store in web.writer.stores:
-        store.checkpoint()
-    other = Writer(web.opened(shards), journal_bytes=JOURNAL_BYTES)
-    olds = []
-    for shard, replica in zip(web.crawl.shards, web.crawl.follow(), strict=True):
-        olds.append({page: packed_as_before(*parts) for page, parts in stored_links(shard, replica).items()})
-        shard.client.delete(shard.keys.link_segments)
-    web.writer = other
-    web.read(PAGES[0], PAGES[3:5])  # So that this worker has seen that there is nothing to convert.
-    other.drain()
-    for shard, old in zip(web.crawl.shards, olds, strict=True):  # As the version before had it.
-        if old:
-            shard.client.hset(shard.keys.links, mapping=old)
-    assert kept(web) == plain(web)
-    interrupted = 0
-    with patch.object(link_keeper, "OLD_PAGES_A_CALL", 2):
-        while any(shard.client.exists(shard.keys.links) for shard in web.crawl.shards):
-            web.writer = Writer(web.opened(shards))
-            with refusing("opic_4_links", after=draw.randint(1, 2)):
-                try:
-                    for store in web.writer.stores:
-                        store.take([])
-                except StoreUnavailable:
-                    interrupted += 1
-            assert kept(web) == plain(web)
-            web.writer = other
-            read_some(web, draw, 2)
-            other.drain()
-            assert kept(web) == plain(web)
-    assert interrupted > (2 if shards == 1 else 0)
-    read_some(web, draw, 20)
-    other.drain()
-    assert kept(web) == plain(web)
 
 
 @contextmanager

@@ -96,17 +96,14 @@ def test_other_rules_are_refused_and_unset_rules_are_those_of_the_store(tmp_path
             assert opened.backend.seed(["http://www.a.example/"]) == {"known": 1, "new": 0}
 
 
-def test_crawl_without_rules_keeps_its_format_and_refuses_rules(valkey: Server) -> None:
-    shard = Shard.open(valkey.client(), "plain", {"normalize": ""})
-    stored = shard.client.hgetall(shard.keys.meta)
-    assert (stored[b"format"], b"normalize" in stored) == (b"4", False)
+def test_crawl_without_rules_refuses_rules(valkey: Server) -> None:
+    Shard.open(valkey.client(), "plain", {"normalize": ""})
     with pytest.raises(StoreMismatch, match="OPIC_NORMALIZE is www, but this store was made with none"):
         Shard.open(valkey.client(), "plain", {"normalize": "www"})
 
 
-def test_format_of_a_crawl_with_rules_keeps_older_versions_out(valkey: Server) -> None:
-    shard = Shard.open(valkey.client(), "ruled", {"normalize": "www"})
-    assert shard.client.hget(shard.keys.meta, "format") == b"4n"
+def test_rules_of_a_crawl_are_kept(valkey: Server) -> None:
+    Shard.open(valkey.client(), "ruled", {"normalize": "www"})
     assert Shard.open(valkey.client(), "ruled").rules.normalize == "www"
 
 

@@ -61,7 +61,7 @@ def test_renewed_lease_counts_among_the_pages_of_its_host_in_flight(valkey: Serv
     until_us = round(page["lease_until"] * 1e6)
     crawl.frontier.renew([page["lease"]], 600)
     keys, client = crawl.store.shard.keys, crawl.store.shard.client
-    until(lambda: client.fcall_ro("opic_4_now", 1, keys.leases) > until_us)
+    until(lambda: client.fcall_ro("opic_5_now", 1, keys.leases) > until_us)
     assert crawl.urls() == []
     assert crawl.endpoint(one_each).next()["pages"] == []
     crawl.event(A)

@@ -95,7 +95,7 @@ def another_appends(other: ShardWriter, log: Sequence[Record], each: int) -> Ite
     mine = {"sending": False}
 
     def sending(line: Line, *commands: Sequence[Any]) -> None:
-        if not mine["sending"] and commands and list(commands[0][:2]) == ["FCALL", "opic_4_step"]:
+        if not mine["sending"] and commands and list(commands[0][:2]) == ["FCALL", "opic_5_step"]:
             counts[0] += 1
             if counts[0] % each == 0 and counts[1] < len(log):
                 mine["sending"] = True

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from opic.ingest.kafka.connection import INDEX, KEY, KEY_BYTES, KIND, headers_of
-from opic.model.cash import DAY_US, MILLION
+from opic.model.cash import DAY_US
 from opic.model.events import Record, decode_seeds
 from opic.settings import Settings
 
@@ -44,9 +44,8 @@ class Signatures:
     def __init__(self, settings: Settings, secret: Callable[[], bytes]) -> None:
         """Use the key of the settings, or else `secret`, that of the store; it is asked for each time."""
         self._topic = settings.kafka_topic.encode()
-        given, before = settings.kafka_signing_key, settings.kafka_unsigned_before
+        given = settings.kafka_signing_key
         self._secret = secret if given is None else given.get_secret_value().encode
-        self._unsigned_before_us = 0 if before is None else round(before.timestamp() * MILLION)
 
     def headers(self, kind: str, value: bytes, time_us: int) -> Headers:
         """Return the headers of a control record that is sent at a time."""
@@ -64,12 +63,7 @@ class Signatures:
     def _problem(self, headers: dict[str, bytes], record: Record) -> str:
         what = f"a record of {record.kind}{' with trust' if record.kind == 'seeds' else ''}"
         if SIGNATURE not in headers:
-            if record.time_us < self._unsigned_before_us:
-                return ""
-            return (
-                f"{what} is not signed: set it through an endpoint of this crawl; for one that an older version sent, "
-                "set OPIC_KAFKA_UNSIGNED_BEFORE to when it was replaced, and send it again"
-            )
+            return f"{what} is not signed: set it through an endpoint of this crawl"
         at = headers.get(SIGNED_AT, b"")
         if not hmac.compare_digest(self._of(headers, record.value), headers[SIGNATURE]):
             return f"{what} is signed with another key: see OPIC_KAFKA_SIGNING_KEY"
