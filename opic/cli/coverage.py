@@ -49,14 +49,19 @@ def _draw(path: Path, answer: Mapping[str, Any], ask_for: Callable[[float], Mapp
         if expected is None:
             break
         points[expected] = at
-    name = "guaranteed coverage"
-    axis = "further pages fetched, in the order of mode coverage"
-    write_plot(
-        path,
-        Panel(
-            f"pages fetched: {answer['fetched_pages']:,}", {name: list(points.items())}, axis, name, y_scale="linear"
-        ),
+    met = answer["fetches_expected"] if target > reached else 0
+    title = f"Coverage guaranteed by {answer['fetched_pages']:,} fetched pages: {reached:.4g}"
+    pages = f"{met:,} more page{'s' if met != 1 else ''}" if met else "reached: the crawl may stop"
+    panel = Panel(
+        title,
+        {"guaranteed coverage": list(points.items())},
+        "further pages fetched, in the order of mode coverage",
+        "guaranteed coverage, share of PageRank",
+        y_scale="linear",
+        levels={f"target {target:g}" + ("" if met is not None else ", not reached by the pages known now"): target},
+        mark=None if met is None else (pages, met, max(target, reached)),
     )
+    write_plot(path, panel)
 
 
 def _missing(answer: dict[str, Any]) -> str:

@@ -55,7 +55,7 @@ def history(
         raise BadInput("--at, --policy and --window apply to --recorded only: a store keeps the last reads of a page")
     answer = asked(chosen, "GET", "/v1/history", {"url": url})
     if plot is not None:
-        _draw(plot, str(answer["url"]), _flow(answer["measures"]), "share of the cash spent")
+        _draw(plot, str(answer["url"]), _flow(answer["measures"]), "share of the cash spent between reads")
     print_list(("clock", "cash", "fetched_at"), answer, "measures", chosen.as_json)
 
 
@@ -156,4 +156,4 @@ def _time_us(text: str) -> int:
 
 
 def _draw(path: Path, title: str, points: Sequence[tuple[float, float]], y: str) -> None:
-    write_plot(path, Panel(title, {y: points}, "", y, x_scale="time", y_scale="linear"))
+    write_plot(path, Panel(title, {y: points}, "time, UTC", y, x_scale="time", y_scale="linear"))

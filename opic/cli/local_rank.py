@@ -111,10 +111,12 @@ def _draw(path: Path | None, ranking: "DomainRanking") -> None:
     if path is None:
         return
     by_rank = list(enumerate(ranking.importance, 1))
-    panels = [Panel(ranking.domain, {"importance": by_rank}, "rank", "importance", x_scale="log")]
+    title = f"{len(by_rank):,} pages of {ranking.domain}"
+    panels = [Panel(title, {"importance": by_rank}, "rank", "importance, share of the domain's", x_scale="log")]
     if ranking.changes:
-        title = "how much each round changed the ranking"
-        panels.append(Panel(title, {"change": ranking.changes}, "outside pages fetched", "L1", y_scale="linear"))
+        title = "Change of the ranking by each round"
+        moved = "L1 distance from the round before"
+        panels.append(Panel(title, {"change": ranking.changes}, "outside pages fetched", moved, y_scale="linear"))
     write_plot(path, *panels)
 
 

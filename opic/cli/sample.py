@@ -188,14 +188,24 @@ def _request(topic: "Topic", wanted: EstimateOptions, walk: WalkChoices, steps: 
 
 
 def _draw(path: Path, found: "FocusedSample") -> None:
-    """Draw how the estimate, or the precision of the walk, came about, and the interval of the estimate."""
-    share, last = found.share, found.course[-1][0]
-    name = "share of the steps on the topic" if share is None else "estimated share"
-    lines: dict[str, Sequence[tuple[float, float]]] = {name: found.course}
-    if share is not None:
-        ends = (("low end of the interval", share.low), ("high end of the interval", share.high))
-        lines |= {text: [(0, at), (last, at)] for text, at in ends}
-    write_plot(path, Panel(found.request.topic.written, lines, "steps", name, y_scale="linear"))
+    """Draw how the estimate came about, in its confidence interval; without one, the precision of the walk."""
+    from opic.graph.walk_samples import CONFIDENCE
+
+    topic, share = found.request.topic.written, found.share
+    if share is None or found.request.wanted is None:
+        name = "share of the steps on the topic"
+        write_plot(path, Panel(f"Walk on the topic {topic}", {name: found.course}, "steps", name, y_scale="linear"))
+        return
+    interval = f"{100 * CONFIDENCE:.0f} % confidence interval"
+    panel = Panel(
+        f"Share of {found.request.wanted.written} in the pages of {topic}",
+        {f"estimate: {share.share:.3g}": found.course},
+        "steps of the walk",
+        "estimated share of the topic's pages",
+        y_scale="linear",
+        band=(f"{interval}: {share.low:.3g} to {share.high:.3g}", share.low, share.high),
+    )
+    write_plot(path, panel)
 
 
 def _from_recorded(

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from opic.cli.calls import ApiCall, asked, asking, service_address
-from opic.cli.options import FOUND_A_PROBLEM, Chosen, ResultChosen, ServiceChosen, choosing, working
+from opic.cli.options import FOUND_A_PROBLEM, Chosen, Plot, ResultChosen, ServiceChosen, choosing, working
 from opic.cli.output import print_answer, print_fields, print_json, print_list, print_rows, showing_progress
+from opic.cli.pictures import Panel, write_plot
 from opic.errors import BadInput, DiskFull, SettingsError, StoreError
 
 if TYPE_CHECKING:
@@ -21,6 +22,15 @@ if TYPE_CHECKING:
 PROGRESS_LINE_SECONDS: Final = 5.0  # Where it is no terminal.
 POLL_SECONDS: Final = 0.2
 NOT_CONFIRMED: Final = 1
+# What `series --plot` draws: by name, the field of the counts; the first always, the others where there are any.
+PAGES_DRAWN: Final = {
+    "read": "read_pages",
+    "to fetch": "to_fetch_pages",
+    "failed": "failed_pages",
+    "not to be fetched": "denied_pages",
+    "outside the scope": "outside_pages",
+}
+PAGES_ALWAYS: Final = ("read_pages", "to_fetch_pages")
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
@@ -101,11 +111,34 @@ def _waiting(stats: dict[str, Any]) -> str | None:
 def series(
     *,
     n: Annotated[int, typer.Option("--n", min=2, max=1_000, help="Approximate number of entries.")] = 400,
+    plot: Plot = None,
     chosen: ServiceChosen,
 ) -> None:
-    """Print the progress of the crawl, oldest first: time, rounds, clock."""
+    """Print the progress of the crawl, oldest first: time, rounds, clock; and when the crawl ends, if that can be told.
+
+    --plot draws the pages read and to be fetched over time, and the error bound over rounds.
+    """
     answer = asked(chosen, "GET", "/v1/series", {"n": n})
+    if plot is not None:
+        _draw_progress(plot, answer)
     print_list(("time", "rounds", "clock"), answer, "series", chosen.as_json)
+    if not chosen.as_json:
+        print(answer["forecast"]["text"], file=sys.stderr)
+
+
+def _draw_progress(path: Path, answer: Mapping[str, Any]) -> None:
+    progress = answer["progress"]
+    bounds = [(one["rounds"], one["error_bound"]) for one in answer["convergence"] if one["error_bound"]]
+    if len(progress) < 2 or len(bounds) < 2:
+        raise BadInput("a picture needs two points: they are recorded while a service runs and pages are read")
+    lines = {
+        name: [(one["time"], one[field]) for one in progress]
+        for name, field in PAGES_DRAWN.items()
+        if field in PAGES_ALWAYS or any(one[field] for one in progress)
+    }
+    pages = Panel("Pages of the crawl", lines, "time, UTC", "pages", x_scale="time", y_scale="linear")
+    bound = Panel("Error bound of importance", {"error bound": bounds}, "rounds", "L1 distance, at most")
+    write_plot(path, pages, bound)
 
 
 @choosing

@@ -313,7 +313,8 @@ def test_coverage_is_drawn_over_the_fetches_that_it_still_takes(tmp_path: Path) 
     assert done.stderr.endswith(f"wrote {picture}\n")
     drawn = picture.read_text()
     assert "<svg" in drawn
-    assert "guaranteed coverage" in drawn
+    more = answer["fetches_expected"]
+    assert all(text in drawn for text in ("guaranteed coverage", "target 0.2", f">{more} more pages<")), drawn
 
 
 def test_history_has_one_measure_per_line(store: Path) -> None:

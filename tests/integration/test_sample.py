@@ -76,7 +76,8 @@ def test_estimate_is_plotted_over_the_walk(crawl: Path, tmp_path: Path) -> None:
     words = ("sample", "--recorded", crawl, "--topic", "tag:third", "--steps", 500, "--plot", tmp_path / "out.svg")
     _, said = run(*words, "--estimate", "url:/bird/")
     assert f"wrote {tmp_path / 'out.svg'}" in said
-    assert "low end of the interval" in (tmp_path / "out.svg").read_text()
+    drawn = (tmp_path / "out.svg").read_text()
+    assert all(text in drawn for text in ("Share of url:/bird/ in the pages of tag:third", "95 % confidence interval"))
     run(*words)
     assert "steps on the topic" in (tmp_path / "out.svg").read_text()
 
