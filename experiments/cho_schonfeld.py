@@ -47,6 +47,13 @@ CRAWLS: Final[Mapping[str, Crawl]] = {
 }
 FIGURE_7: Final = ("L-Neighbor", "10 % window", "RankMass")
 OPTIMAL: Final = "optimal"
+# Downloads until a coverage of .98 is guaranteed, and until it is there, as the paper's table 2 prints them.
+PAPER_TABLE_2: Final = {
+    "L-Neighbor": (7_000_000, 65_000),
+    "RankMass": (131_072, 27_939),
+    "10 % window": (217_918, 30_826),
+    OPTIMAL: (27_101, 27_101),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +195,15 @@ RANKMASS_TABLE2: Final = Experiment(
     table_2_rows,
     paper=[
         {"algorithm": name, "guaranteed_after": guaranteed, "actual_after": actual}
-        for name, guaranteed, actual in (
-            ("L-Neighbor", "7 million", 65_000),
-            ("RankMass", 131_072, 27_939),
-            ("10 % window", 217_918, 30_826),
-            (OPTIMAL, 27_101, 27_101),
-        )
+        for name, (guaranteed, actual) in PAPER_TABLE_2.items()
     ],
+    printed={
+        f"{name}, {kind}": [(after, TARGET)]
+        for name, both in PAPER_TABLE_2.items()
+        if name != OPTIMAL
+        for kind, after in zip(("guaranteed", "actual"), both, strict=True)
+    }
+    | {OPTIMAL: [(PAPER_TABLE_2[OPTIMAL][0], TARGET)]},
     notes=(
         "The paper crawled 141 million pages from the 159 trusted pages of TrustRank. Ours are 159 random pages of "
         "each graph, and the figures are medians of three choices.",

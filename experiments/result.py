@@ -23,6 +23,7 @@ class Result:
     panels    its curves
     missing   what was left out for want of a recorded graph, a sentence each
     notes     what differs from the paper and why, a sentence each
+    caption   of their picture: what it shows, and of which paper
     """
 
     name: str
@@ -33,6 +34,7 @@ class Result:
     panels: Sequence[Panel] = ()
     missing: Sequence[str] = ()
     notes: Sequence[str] = ()
+    caption: str = ""
 
     def as_json(self) -> dict[str, object]:
         """Return the table as programs read it."""
@@ -49,6 +51,6 @@ class Result:
         """Write NAME.json and NAME.svg into a directory, which is made if it is missing."""
         paths = [directory / f"{self.name}.json", directory / f"{self.name}.svg"]
         with whole_files(paths) as (table, picture):
-            draw(self.panels, picture)
+            draw(self.panels, picture, self.caption)
             table.write(json.dumps(self.as_json(), indent=1).encode() + b"\n")
         return paths

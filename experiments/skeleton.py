@@ -6,7 +6,7 @@ numbers alone. Each figure is combined over the runs; with `--runs`, it is a mea
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -29,6 +29,7 @@ ERROR: Final = " ±"  # At the end of a column's name: its standard error.
 JobT = TypeVar("JobT")
 Row = dict[str, Any]
 Points = Iterable[tuple[float, float]]
+Printed = Mapping[str, Sequence[tuple[float, float]]]
 
 
 class Extreme(NamedTuple):
@@ -164,6 +165,7 @@ class Experiment:
     paper     the paper's figures, rows of one shape; or what makes claims and our figures from the rows
     notes     what differs from the paper and why, a sentence each
     axes      of its panels, where they don't have their own
+    printed   points that the paper prints, by line
     runs      how often it is run, unless `--runs` or `--quick` says otherwise; 0: nothing in it is random
     combine   what is made of the figures of several runs without `--runs`
     finish    computes columns from others once the runs are combined, orders rows or adds some
@@ -177,6 +179,7 @@ class Experiment:
     paper: Sequence[Mapping[str, object]] | Callable[[Sequence[Row]], Sequence[Mapping[str, object]]] = ()
     notes: Sequence[str] = ()
     axes: Axes = field(default_factory=Axes)
+    printed: Printed = field(default_factory=dict)
     runs: int = 1
     combine: Callable[[Sequence[float]], float] = mean
     finish: Callable[[Run, list[Row]], Iterable[Row]] = lambda _, rows: rows
@@ -209,10 +212,24 @@ class Experiment:
             list(shown),
             [[_cell(row.get(name, ""), how) for name, how in shown.items()] for row in rows],
             time.perf_counter() - started,
-            run.panels(combine),
+            self.beside_paper(run.panels(combine)),
             list(run.missing),
             list(dict.fromkeys(notes)),
+            self.caption(count, combine),
         )
+
+    def caption(self, count: int, combine: Callable[[Sequence[float]], float]) -> str:
+        """Say what the picture shows, after which paper, and what its circles are."""
+        runs = f"; {combine.__name__} of {count} runs" if count > 1 else ""
+        beside = "; circles are the paper's figures, of its own graphs" if self.printed else ""
+        return f"{self.title[0].upper()}{self.title[1:]}. After {self.source}{runs}{beside}."
+
+    def beside_paper(self, panels: Sequence[Panel]) -> list[Panel]:
+        """Return panels with the figures that the paper prints for their lines."""
+        return [
+            replace(panel, paper={name: points for name, points in self.printed.items() if name in panel.lines})
+            for panel in panels
+        ]
 
     def _row(self, of: Sequence[Row], combine: Callable[[Sequence[float]], float]) -> Row:
         """Return one row for the same row of several runs."""
