@@ -221,15 +221,16 @@ class Experiment:
     def caption(self, count: int, combine: Callable[[Sequence[float]], float]) -> str:
         """Say what the picture shows, after which paper, and what its circles are."""
         runs = f"; {combine.__name__} of {count} runs" if count > 1 else ""
-        beside = "; circles are the paper's figures, of its own graphs" if self.printed else ""
+        beside = "; circles: figures that the paper prints, of its own graphs" if self.printed else ""
         return f"{self.title[0].upper()}{self.title[1:]}. After {self.source}{runs}{beside}."
 
     def beside_paper(self, panels: Sequence[Panel]) -> list[Panel]:
-        """Return panels with the figures that the paper prints for their lines."""
-        return [
-            replace(panel, paper={name: points for name, points in self.printed.items() if name in panel.lines})
-            for panel in panels
-        ]
+        """Return panels with the figures that the paper prints in the last one, which has the largest graph."""
+        if not panels or not self.printed:
+            return list(panels)
+        last = panels[-1]
+        printed = {name: points for name, points in self.printed.items() if name in last.lines}
+        return [*panels[:-1], replace(last, paper=printed)]
 
     def _row(self, of: Sequence[Row], combine: Callable[[Sequence[float]], float]) -> Row:
         """Return one row for the same row of several runs."""

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -15,7 +16,8 @@ from opic.whole_files import whole_files
 PANEL_INCHES: Final = {1: (9.0, 4.0), 2: (5.0, 3.6), 3: (3.7, 3.1)}  # By how many there are in a row.
 TITLE_CHARS_AN_INCH: Final = 9.5
 CAPTION_CHARS_AN_INCH: Final = 13.0
-LEGEND_CHARS_AN_INCH: Final = 10.0
+LEGEND_CHARS_AN_INCH: Final = 12.0
+LINE_INCHES: Final = 0.21  # Of the legend and the caption, which take no height from the panels.
 LEGEND_HANDLE_CHARS: Final = 8  # The space that an entry takes beside its text.
 # Okabe and Ito's colours, which colour-blind people tell apart, without the yellow: it is faint on white.
 COLORS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222")
@@ -54,7 +56,10 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Curves with one title: by name, points from left to right; and what the axes show."""
+    """Curves with one title: by name, points from left to right; and what the axes show.
+
+    Points in another order are not joined: they are a cloud.
+    """
 
     title: str
     lines: Mapping[str, Points]
@@ -103,10 +108,12 @@ def draw(panels: Sequence[Panel], file: BinaryIO, caption: str = "") -> None:
             _draw_panel(axes, panel, looks, width)
             if number % columns and panel.y == panels[number - 1].y:
                 axes.set_ylabel("")
-        _add_legend(figure, places, panels)
+        lines = _add_legend(figure, places, panels)
         if caption:
             text = textwrap.fill(caption, int(width * columns * CAPTION_CHARS_AN_INCH))
             figure.suptitle(_plain(text), x=0.01, ha="left", fontsize=10, color=FAINT)
+            lines += text.count("\n") + 2
+        figure.set_figheight(height * rows + lines * LINE_INCHES)
         figure.savefig(file, format="svg", metadata={"Date": None, "Title": caption or panels[0].title})
 
 
@@ -125,7 +132,10 @@ def _draw_panel(axes: Any, panel: Panel, looks: Mapping[str, Mapping[str, str]],
         axes.axhspan(low, high, color=COLORS[0], alpha=0.15, linewidth=0, label=_plain(name))
     for name, points in panel.lines.items():
         x, y = _columns(points, panel)
-        axes.plot(x, y, label=_plain(name), marker="o" if len(points) == 1 else "", **looks[name])
+        look = dict(looks[name])
+        if any(after < before for before, after in pairwise(x)):
+            look |= {"linestyle": "", "marker": "."}
+        axes.plot(x, y, label=_plain(name), **({"marker": "o"} if len(points) == 1 else {}) | look)
     for name, points in panel.paper.items():
         x, y = _columns(points, panel)
         look = {"color": looks[name]["color"]} if name in looks else {"color": FAINT}
@@ -174,7 +184,7 @@ def _set_ticks(axes: Any, panel: Panel) -> None:
         if scale == "log" and low > 0:
             decades = math.log10(high / low)
             if decades < 1:  # Powers of ten may be missing altogether.
-                axis.set_major_locator(MaxNLocator(5))
+                axis.set_major_locator(MaxNLocator(4))
             elif decades < DECADES_SPARSE:
                 axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.set_major_formatter(FuncFormatter(lambda value, _: _log_tick(value)))
@@ -204,22 +214,26 @@ def _log_tick(value: float) -> str:
     return shown if math.isclose(factor, 1) else f"{factor:.3g}·{shown}"
 
 
-def _add_legend(figure: Any, places: Sequence[Any], panels: Sequence[Panel]) -> None:
-    """Name what is drawn, below all panels; in its panel, where only one of several does not tell by its words."""
+def _add_legend(figure: Any, places: Sequence[Any], panels: Sequence[Panel]) -> int:
+    """Name what is drawn, below all panels; in its panel, where only one of several does not tell by its words.
+
+    Returns: how many lines it takes below the panels.
+    """
     found = [(axes, *axes.get_legend_handles_labels(), panel) for axes, panel in zip(places, panels, strict=False)]
     named = [one for one in found if len(one[2]) > 1 or one[2][0].lower() not in f"{one[3].title} {one[3].y}".lower()]
     entries = dict[str, Any]()
     for _, handles, names, _ in found:
         entries = dict(zip(names, handles, strict=True)) | entries
     if not named or len(entries) < 2:
-        return
+        return 0
     if len(named) == 1 and len(panels) > 1:
         named[0][0].legend(loc="best", frameon=True, framealpha=0.9, edgecolor="none")
-        return
+        return 0
     order = list(dict.fromkeys(name for _, _, names, _ in named for name in names))
     widest = max(map(len, order)) + LEGEND_HANDLE_CHARS
     columns = max(1, min(len(order), int(figure.get_figwidth() * LEGEND_CHARS_AN_INCH / widest)))
     figure.legend([entries[name] for name in order], order, loc="outside lower left", ncols=columns)
+    return -(-len(order) // columns)
 
 
 def _shortened(text: str, chars: int) -> str:

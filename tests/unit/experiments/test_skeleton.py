@@ -1,6 +1,7 @@
 """Every experiment's runs are combined alike: figures, standard errors, curves, notes, progress."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -84,6 +85,17 @@ def test_row_missing_in_some_runs_says_in_how_many_it_is() -> None:
 def test_curves_are_combined_where_all_runs_have_points() -> None:
     (panel,) = result(made(), runs=3).panels
     assert panel.lines["a"] == [(1.0, pytest.approx(draws(3)[:, 0].mean()))]
+
+
+def test_picture_has_a_caption_and_the_figures_of_the_paper_in_its_last_panel(tmp_path: Path) -> None:
+    found = result(made(printed={"a": [(1.0, 0.5)], "not drawn": [(1.0, 0.5)]}))
+    assert [panel.paper for panel in found.panels] == [{"a": [(1.0, 0.5)]}]
+    said = "Title. After source; median of 3 runs; circles: figures that the paper prints, of its own graphs."
+    assert found.caption == said
+    _, picture = found.write(tmp_path)
+    assert all(text in picture.read_text() for text in (f"<dc:title>{said}", ">values<", ">read from the paper<"))
+    assert result(made()).caption == "Title. After source; median of 3 runs."
+    assert [panel.paper for panel in result(made()).panels] == [{}]
 
 
 def test_repeated_notes_are_printed_once() -> None:
