@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import redis
 
-from opic.errors import OpicError, StoreLost, StoreMismatch
+from opic.errors import KafkaUnavailable, OpicError, StoreLost, StoreMismatch, StoreUnavailable
 from opic.ingest.step_counts import MARK_SECONDS, seconds_without_worker
 from opic.redaction import without_secret
 from opic.replica.stored_links import read_list
@@ -76,7 +76,10 @@ def look(load: Callable[[], Settings]) -> Iterator[Finding]:
                 yield finding
         except OpicError as error:
             log_answers = False
-            yield Finding("kafka", "FAIL", str(error))
+            away = isinstance(error, KafkaUnavailable)
+            yield Finding(
+                "kafka", "FAIL", f"{error}; is it running, and is OPIC_KAFKA_BOOTSTRAP right?" if away else str(error)
+            )
     url = settings.store
     if settings.embedded:
         yield from _directory(settings.data_dir())
@@ -90,7 +93,8 @@ def look(load: Callable[[], Settings]) -> Iterator[Finding]:
     try:
         yield from _store(settings, url, log_answers)
     except OpicError as error:
-        yield Finding("store", "FAIL", str(error))
+        away = isinstance(error, StoreUnavailable) and not settings.embedded
+        yield Finding("store", "FAIL", f"{error}; is it running, and is OPIC_STORE right?" if away else str(error))
 
 
 def _kafka(settings: Settings) -> Iterator[Finding]:
@@ -111,7 +115,8 @@ def _kafka(settings: Settings) -> Iterator[Finding]:
     if (topic := found.get(cluster.topic)) is None:
         return
     replicas = f"{topic.replication} replica{'s' if topic.replication > 1 else ''}"
-    many = f"{topic.name} has {topic.partitions} partitions, {replicas} of each"
+    partitions = f"{topic.partitions} partition{'s' if topic.partitions > 1 else ''}"
+    many = f"{topic.name} has {partitions}, {replicas} of each"
     if topic.replication == 1:
         how = "give it 3 replicas" if there > 1 else "run 3 brokers, and give it 3 replicas"
         yield Finding("topic", "warn", f"{many}: accepted events are lost if their broker is lost; {how}")
@@ -188,7 +193,7 @@ def _store(settings: Settings, url: str, log_answers: bool) -> Iterator[Finding]
                 yield Finding("slots", "FAIL", str(down))
                 return
             yield Finding("slots", "ok", "every slot has a node")
-        yield Finding("eviction", "ok", "maxmemory-policy is noeviction")
+        yield Finding("eviction", "ok", "maxmemory-policy is noeviction: the server drops no data")
         yield from _clocks(servers)
         yield _journal(settings, infos)
         yield from _durability(settings, client, infos)
@@ -241,7 +246,7 @@ def _durability(settings: Settings, client: Any, infos: Sequence[dict[str, Any]]
         return
     found = durability_problem(client, Durability(settings.durability, settings.wait_replicas, settings.wait_seconds))
     if found is None:
-        yield Finding("durability", "ok", "appendonly is yes, appendfsync always")
+        yield Finding("durability", "ok", "appendonly is yes, appendfsync always: what was accepted is on disk")
     else:
         yield Finding("durability", "FAIL" if found.fatal else "warn", found.text)
 
@@ -253,7 +258,7 @@ def _workers(backend: Backend) -> Finding:
     if (problem := backend.worker_problem()) is not None:
         return Finding("workers", "FAIL", problem)
     if seconds_without_worker(backend.shard.client, backend.shard.keys) is None:
-        return Finding("workers", "warn", "no worker runs, and no event waits for one")
+        return Finding("workers", "warn", "no worker runs, and no event waits for one: start one with `opic worker`")
     before = backend.crawl.heads()
     deadline = time.monotonic() + PROGRESS_SECONDS
     while backend.lag() and backend.crawl.heads() == before:
@@ -305,7 +310,8 @@ def _kept_links(backend: Backend) -> Finding:
         return Finding("kept links", "ok", f"none are kept{why}")
     lists = [read_list(shard.client, shard.keys) for shard in backend.crawl.shards]
     size, segments = sum(one.size for one in lists), sum(len(one.live) for one in lists)
-    return Finding("kept links", "ok", f"{size:,} bytes in {segments:,} segments, and the newest in the journal")
+    segments_told = f"{segments:,} segment{'s' if segments != 1 else ''}"
+    return Finding("kept links", "ok", f"{size:,} bytes in {segments_told}, and the newest in the journal")
 
 
 def _rights(servers: Sequence[Any], infos: Sequence[dict[str, Any]]) -> Finding:

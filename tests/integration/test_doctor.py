@@ -57,7 +57,7 @@ def test_healthy_store_passes_every_check(servers: Server) -> None:
     Backend(Settings.load(store=servers.url), servers.url).close()
     found = verdicts(store=servers.url)
     assert {check for check, (verdict, _) in found.items() if verdict != "ok"} == {"workers"}
-    assert found["workers"] == ("warn", "no worker runs, and no event waits for one")
+    assert found["workers"] == ("warn", "no worker runs, and no event waits for one: start one with `opic worker`")
     assert found.keys() >= {"settings", "store", "eviction", "durability", "format", "functions", "lag", "audit"}
     assert servers.name in found["store"][1]
 
@@ -118,7 +118,7 @@ def test_memory_of_kept_links_is_reported(valkey: Server) -> None:
     writer.checkpoint()
     size = read_list(shard.client, shard.keys).size
     assert size > 50
-    text = f"{size} bytes in 1 segments, and the newest in the journal"
+    text = f"{size} bytes in 1 segment, and the newest in the journal"
     assert verdicts(store=valkey.url)["kept links"] == ("ok", text)
     with closing(Backend(Settings.load(store=valkey.url), valkey.url, create=False)) as backend:
         scraped, _ = Metrics(backend).scrape("")
@@ -127,7 +127,8 @@ def test_memory_of_kept_links_is_reported(valkey: Server) -> None:
 
 
 def test_unavailable_store_and_wrong_settings_are_found(tmp_path: Path) -> None:
-    assert verdicts(store=f"unix://{tmp_path}/none")["store"][0] == "FAIL"
+    verdict, found = verdicts(store=f"unix://{tmp_path}/none")["store"]
+    assert (verdict, found.endswith("; is it running, and is OPIC_STORE right?")) == ("FAIL", True)
     assert verdicts(damping=7)["settings"][0] == "FAIL"
     assert verdicts(data=tmp_path / "new", host="0.0.0.0")["token"][0] == "warn"
     (tmp_path / "file").touch()

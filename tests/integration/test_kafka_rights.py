@@ -140,6 +140,20 @@ def test_rights_of_the_commands_about_topics_are_enough(strict: Kafka, valkey: S
     assert "endpoints also need Write of" in reason
 
 
+def test_crawl_without_a_worker_yet_lacks_no_rights(strict: Kafka, valkey: Server) -> None:
+    """Kafka knows no group, and so tells no rights on it, until the first worker comes."""
+    topic = Topic(strict)
+    settings = of_user(strict, valkey, topic)
+    needed = {right for role in ("workers", "endpoints") for right in listed(role, topic.name)}
+    allow(strict, [right for right in needed if right[2] is ResourceType.TOPIC])
+    verdict, found = verdicts(settings)["kafka rights"]
+    assert (verdict, f"the group opic-{topic.name}" in found) == ("FAIL", True), "the group may not be described"
+    allow(strict, [right for right in needed if right[2] is ResourceType.GROUP])
+    everything = ("ok", "this user may do what workers and endpoints do")
+    wait_until(lambda: verdicts(settings)["kafka rights"] == everything)
+    assert verdicts(settings_of(strict, valkey, topic.name))["kafka rights"] == everything
+
+
 def test_topic_that_a_user_may_not_see_is_not_called_missing(strict: Kafka, valkey: Server, tmp_path: Path) -> None:
     topic = Topic(strict)
     settings = of_user(strict, valkey, topic)
