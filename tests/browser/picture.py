@@ -1,5 +1,6 @@
 """Draw the console's pictures in docs/: a real crawl in a real browser. Run by `make picture`."""
 
+import contextlib
 import sys
 import tempfile
 import threading
@@ -56,8 +57,11 @@ def go_on(service: Service, done: threading.Event) -> None:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        data = Path(folder) / "data"
-        with running(data, Path(folder) / "serve.log", host_delay_seconds=0, revisit_seconds=0) as service:
+        data = Path("opic-data")  # As the pictures show it.
+        with (
+            contextlib.chdir(folder),
+            running(data, Path(folder) / "serve.log", host_delay_seconds=0, revisit_seconds=0) as service,
+        ):
             crawl(service, READS_BEFORE)
             with backend_of(service, shards=1) as backend:
                 backend.accept(BAD)
