@@ -10,7 +10,7 @@ again from the links.
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -27,6 +27,7 @@ from opic.query.kept_links import LinksRead
 from opic.query.page_flows import BOUND, LINKS_A_SETTLE, SAYS_SOMETHING, PageFlows, PageStates
 from opic.query.unsettled import Unsettled, teleport_by_state
 from opic.replica import Replica
+from opic.replica.crawl import Place
 from opic.replica.effect import Head
 
 log = logging.getLogger("opic.query")
@@ -189,6 +190,24 @@ class Exact:
         if self._thread is None:
             return self.view() if self.usable() else None
         return self._unsettled.told() if self._says_something() else None
+
+    def told_of(self, places: Sequence[Place]) -> ExactView | None:
+        """As `told`, for an answer about these pages: what is new is settled first if they need that and it is quick.
+
+        They need it if one of them is newer than what was settled, or if more has happened since than that can bound.
+        """
+        view = self.told()
+        if view is None or self._thread is None or not places or self._suits(view, places):
+            return view
+        try:
+            view = self._view_beside(view, further=False)
+        except (NotKept, StoreError) as error:
+            log.info("exact importance of pages that just became known: %s", error)
+        return view if self._suits(view, places) or view.bound < SAYS_SOMETHING else None
+
+    @staticmethod
+    def _suits(view: ExactView, places: Sequence[Place]) -> bool:
+        return view.bound < SAYS_SOMETHING and all(map(view.knows, places))
 
     def at_hand(self) -> ExactView | None:
         """Return what was settled a moment ago, without asking the store; None if that is old, or says nothing."""

@@ -92,7 +92,8 @@ class _Looked:
             forgotten: places of pages that are not told of: what importance the view has for them counts in the bound.
         """
         own = {url: dict(self.entries[url]) for url in urls if url in self.entries}
-        if lost := sum(view.share(forgotten[url]) or 0.0 for url in urls if url in forgotten):
+        gone = [forgotten[url] for url in urls if url in forgotten]
+        if lost := sum(view.share(place) or 0.0 for place in gone if view.knows(place)):
             view = view.without(lost)
         use_exact({self.places[url]: entry for url, entry in own.items()}, view, loads)
         return ImportanceAnswer([own.get(url) for url in urls], min(self.as_of, view.as_of), None)
@@ -155,12 +156,13 @@ class PageQuery:
         return self._policy or self.by_cash
 
     def shares(self, places: Sequence[Place]) -> tuple[str, list[float | None]]:
-        """Return the default policy and the importance of pages by it, as of what is in memory.
+        """Return the default policy and the importance of pages by it, as of what is in memory, or a moment later.
 
         None for pages whose history and cash tell it: all under the static policy, which also answers while links are
         still being read; under window policies those that became known since the last snapshot.
         """
-        if (exact := self._told()) is not None:
+        exact = self.exact.told_of(places) if self.exact is not None and self._policy in (None, EXACT) else None
+        if exact is not None:
             return EXACT, [exact.share(place) or 0.0 for place in places]
         policy, span = self.policy_of(self.by_cash, None)
         if span is None:
@@ -212,11 +214,11 @@ class PageQuery:
         """Estimate the importance of pages.
 
         Exact policy: PageRank of the known graph as last crawled, within the "error_bound". Importance, rank and
-        whether a page is gone are those of one state; a page newer than that has importance 0. Static policy: (H + C)
-        / sum of H + C over live pages, computed in integers and rounded once, from the current state; the rank is from
-        a snapshot, up to a second older on a large busy store. Window policies: as defined in `opic.model.windows`,
-        from a snapshot, since each page's share depends on all pages' measures. Cash and reads are current under every
-        policy.
+        whether a page is gone are those of one state; a page newer than that has the share of the random jump, which
+        is the least it can have. Static policy: (H + C) / sum of H + C over live pages, computed in integers and
+        rounded once, from the current state; the rank is from a snapshot, up to a second older on a large busy store.
+        Window policies: as defined in `opic.model.windows`, from a snapshot, since each page's share depends on all
+        pages' measures. Cash and reads are current under every policy.
 
         Args:
             urls: any number, in any form; each batch of 2,000 is read at one instant in each shard.

@@ -3,14 +3,17 @@
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import curls
 import pytest
-from processes import Service, running
+from processes import Service, running, wait_until
 from typer.testing import CliRunner
 
 from opic.cli.main import app
+from opic.client import Client, Event
+from opic.client.answers import FrontierPage, Page
 
 pytestmark = pytest.mark.slow
 
@@ -80,3 +83,24 @@ def test_bound_is_one_value(told: tuple[str, Service]) -> None:
     assert [(name, float(value)) for name, value in found] == (
         [] if policy == "variable" else [(policy, 2.0 if right is None else right)]
     )
+
+
+def test_page_that_just_became_known_has_its_importance_at_once(tmp_path: Path) -> None:
+    """Also on a service that has nothing yet, where half a second later all is settled."""
+    with running(tmp_path / "data", tmp_path / "log", host_delay_seconds=0) as service, Client(service.url) as client:
+        for number in range(25):
+            site = f"https://a{number}.example/"
+            client.seed([site])
+            told: list[Page | FrontierPage] = [*client.next(10).pages, *client.frontier(10).pages]
+            assert site in {page.url for page in told}
+            client.events([Event(site, [f"{site}news", f"https://b{number}.example/"])])
+            told += [*(first := client.next(50)).pages, *client.frontier(50).pages]
+            client.release(first.pages)
+            wait_until(lambda: client.call("GET", "/v1/stats")["lag"] == 0)
+            batch = client.next(50)
+            right = client.importances([page.url for page in batch.pages]).pages
+            assert min(page.importance for page in (*told, *batch.pages)) > 0
+            for page, known in zip(batch.pages, right, strict=True):
+                assert known.policy == batch.policy == "exact"
+                assert page.importance == pytest.approx(known.importance, abs=known.error_bound)
+            client.release(batch.pages)
