@@ -38,9 +38,23 @@ class Held:
     limits: dict[str, int]  # How many pages may be read of a host; only hosts that have a limit.
 
 
-def read_freed(crawl: Crawl) -> list[int]:
-    """Read how often pages and hosts of each shard were freed early."""
-    return [int(freed or 0) for freed in crawl.ask([["HGET", shard.keys.freed, "n"] for shard in crawl.shards])]
+class Counters(NamedTuple):
+    """What a shard's server counts."""
+
+    now: float  # Its time, in Unix seconds.
+    running: int  # Leases that end after it.
+    lsn: int  # A record of the journal that it had by then, or a later one.
+    freed: int  # How often pages and hosts were freed early.
+
+
+def read_counters(crawl: Crawl, now: Sequence[float]) -> list[Counters]:
+    """Read what the servers count, at a time of each."""
+    commands = list[list[str | float]]()
+    for shard, at in zip(crawl.shards, now, strict=True):
+        commands.append(["ZCOUNT", shard.keys.leases, f"({at * MILLION:.0f}", "+inf"])
+        commands += [["HGET", shard.keys.head, "lsn"], ["HGET", shard.keys.freed, "n"]]
+    answers = [int(answer or 0) for answer in crawl.ask(commands)]
+    return [Counters(at, *answers[3 * nth : 3 * nth + 3]) for nth, at in enumerate(now)]
 
 
 def read_held(crawl: Crawl, shards: Sequence[int]) -> list[Held]:

@@ -15,7 +15,7 @@ import numpy as np
 from opic.admission import Admission
 from opic.admission.verdicts import URLS_AT_ONCE
 from opic.arrays import Int64s
-from opic.frontier.held_pages import read_freed, read_held, read_released
+from opic.frontier.held_pages import read_counters, read_held, read_released
 from opic.frontier.hot_order import LEASED, HotOrder
 from opic.frontier.hot_shard import HotShard
 from opic.frontier.leases import Lease
@@ -228,8 +228,11 @@ class HotCrawl:
     def look(self) -> None:
         """Bring everything up to date with the store, for a peek, which makes no leasing call."""
         self.prepare()
-        for shard, freed in enumerate(read_freed(self.crawl)):
-            if freed != self.shards[shard].freed:
+        shards = self.shards
+        for shard, counted in enumerate(read_counters(self.crawl, [hot.now() for hot in shards])):
+            with shards[shard].replica.lock:
+                shards[shard].hear_running(counted.running, counted.now, counted.lsn)
+            if counted.freed != shards[shard].freed:
                 self.hear_freed(shard)
         if self.stale:
             self.prepare()

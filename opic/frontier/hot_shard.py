@@ -140,7 +140,7 @@ class HotShard:
         self._loaded = False
         self.called_at = float("-inf")  # When the store was last asked, monotonic.
         self.freed = -1  # How often pages and hosts were freed early, as far as we heard.
-        self.running = 0  # Active leases of all endpoints, as the store last told, less those that ended since,
+        self._running = 0  # Active leases of all endpoints, as the store last told, less those that events ended since,
         self._told = -1  # and up to which record of the journal it knew.
         self.unsure: list[int] = []  # Failed pages; the store knows how often they failed, hence their back-off.
         self._clock = -np.inf  # The server's time, as last reported, minus our monotonic time. It never runs ahead.
@@ -194,7 +194,7 @@ class HotShard:
         fetched = np.concatenate((fetched, revived[self.order.where[revived] == RETRY]))
         if effect.lsn > self._told:
             ended = np.unique(np.concatenate((fetched, waiting)))
-            self.running = max(self.running - int(np.count_nonzero(self.order.where[ended] == LEASED)), 0)
+            self._running -= int(np.count_nonzero(self.order.where[ended] == LEASED))
         self._free(fetched)
         until = effect.books.time_us / MILLION + self.politeness.retry_seconds
         if len(waiting):
@@ -309,9 +309,20 @@ class HotShard:
         if self.revisit.set_hosts({k: v for k, v in seconds.items() if v is not None}) or not self._loaded:
             self.note_terms()
         self._loaded = True
-        self.freed, self.running, self._told = held.freed, held.running, self.replica.head.lsn
+        self.freed = held.freed
+        self.hear_running(held.running, held.now, self.replica.head.lsn)
         self.unsure.clear()
         self.order.settle()
+
+    @property
+    def running(self) -> int:
+        """Active leases of all endpoints: as the store last told, less those known here that ended since."""
+        return max(self._running - self.order.leases_ended, 0)
+
+    def hear_running(self, count: int, now: float, lsn: int) -> None:
+        """Note how many leases ran at a time of the server, in Unix seconds, when it had this record of the journal."""
+        self._running, self._told = count, lsn
+        self.order.leases_ended, self.order.leases_counted = 0, now
 
     def hear_waits(self, ids: Sequence[int], until: Iterable[float | None]) -> None:
         """Set the back-off of pages as read from the store; pages without one are free."""
@@ -337,7 +348,7 @@ class HotShard:
     def give_back(self, ids: Sequence[int], freed: int) -> None:
         """Free the pages whose leases were released here; the store's counter was `freed` afterwards."""
         self._free(np.array([page for page in ids if page < len(self.replica)], np.int64))
-        self.running = max(self.running - len(ids), 0)
+        self._running -= len(ids)
         if freed == self.freed + 1:
             self.freed = freed
 
@@ -374,7 +385,7 @@ class HotShard:
         self.order.hold(ids[held & ~leased], page_until[held & ~leased], RETRY)
         self.order.release(ids[~held])
         self._rest(rests)
-        self.running, self._told = answer.running, answer.head.lsn
+        self.hear_running(answer.running, now, answer.head.lsn)
 
     def _rest(self, until: dict[int, float]) -> None:
         if until:

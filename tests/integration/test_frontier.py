@@ -144,6 +144,25 @@ def test_expired_lease_is_a_failed_fetch_and_doubles_the_wait(servers: Server) -
     assert crawl.fails() == 0
 
 
+def test_leases_that_ended_are_not_counted_as_leased_before_a_page_is_asked_for(valkey: Server) -> None:
+    """By the endpoint that granted them, and by others: one that knew of them, and one that did not."""
+    crawl = Crawl(valkey)
+    crawl.seed(pages_of(100, 1))
+    frontier, late, other = crawl.frontier, crawl.endpoint(), crawl.endpoint()
+    other.peek()
+    assert len(frontier.next(1, lease_seconds=300)["pages"]) == 1  # type: ignore[arg-type]
+    leased = frontier.next(5, lease_seconds=0.5)["pages"]
+    assert late.peek()["waiting"]["leased"] == 1 + len(leased)  # type: ignore[index,arg-type]
+    waiting: Any = until(lambda: (found := frontier.peek()["waiting"])["retry"] and found)  # type: ignore[index]
+    assert (waiting["leased"], waiting["retry"]) == (1, len(leased))  # type: ignore[arg-type]
+    for endpoint in (late, other):
+        until(lambda endpoint=endpoint: endpoint.peek()["waiting"]["leased"] == 1)
+        kinds = Counter[str]()
+        for (_, kind), count in endpoint.census().items():
+            kinds[kind] += count
+        assert kinds["leased"] <= 1
+
+
 def test_without_a_retry_delay_an_expired_lease_frees_its_page_at_once(valkey: Server) -> None:
     crawl = Crawl(valkey, PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.0))
     crawl.seed(["http://a.org/"])
