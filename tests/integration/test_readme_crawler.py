@@ -74,6 +74,16 @@ def test_crawler_of_the_readme_ends_where_pages_time_out_fail_and_redirect_in_ci
     print(f"ended after {time.monotonic() - began:.1f} s")
 
 
+@pytest.mark.parametrize("status", [503, 500, 429, None])
+def test_crawler_of_the_readme_fetches_nothing_while_the_rules_of_its_site_are_unknown(status: int | None) -> None:
+    """And ends with a sentence. Without an answer it is a site that is down."""
+    with website("127.0.0.1", lambda _: WebPage("User-agent: *", status=status or 200)) as site:
+        url = f"{site.url}/" if status else f"http://127.0.0.1:{free_port()}/"
+        with pytest.raises(SystemExit, match=f"no robots.txt of {url} for now: "):
+            crawl_as_the_readme("http://127.0.0.1:1", url)
+        assert site.paths() == ["/robots.txt"][: bool(status)]
+
+
 NGINX_PAGES = 40
 NGINX = """\
 user root; daemon off; master_process off; pid nginx.pid; error_log error.log;
