@@ -280,6 +280,10 @@ def url_of_name(name: str, bytes_max: int, normalization: Normalization = PLAIN)
     return canonical_url(name, bytes_max, normalization)
 
 
+# A heading of CDX, or a record of CDX or CDXJ: a URL, its host's labels in reverse in the SURT form, and a time.
+CDX_LINE: Final = re.compile(r"CDX( \S)+$|\S+ ([0-9]{14}|[0-9]{17})\s")
+
+
 def _edges(path: Path, bytes_max: int, columns: tuple[str, str] | None) -> Iterator[tuple[int, list[str]]]:
     """Yield the edges of a file with their lines' numbers.
 
@@ -311,6 +315,8 @@ def _edges(path: Path, bytes_max: int, columns: tuple[str, str] | None) -> Itera
             names = [name.strip() for name in text.split("\t")] if "\t" in text else text.split()
         if len(names) != 2 or not all(names):
             form = f"columns {' and '.join(columns)} of a line" if columns else "a line is FROM TO, or a # comment"
+            if CDX_LINE.match(text):
+                form = "this looks like a CDX or CDXJ index, which is not read; give the WARC files that it is of"
             raise BadInput(f"{path}:{number}: {shown(text)} is not an edge: {form}")
         yield number, names
 

@@ -507,6 +507,21 @@ def test_malformed_edge_is_an_error_that_names_the_line(tmp_path: Path) -> None:
         read_graph([tmp_path / "graph.txt"], Settings())
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        " CDX N b a m s k r M S V g",
+        "com,example)/ 20240102030405 http://example.com/ text/html 200 AAAA - - 1043 333 a.warc.gz",
+        'com,example)/a 20240102030405 {"url":"http://example.com/a","filename":"a.warc.gz"}',
+        "com,example)/b 20240102030405123 {}",
+        "com,example)/b 20240102030405\tcdx-00000.gz\t0\t188224\t1",
+    ],
+)
+def test_index_of_an_archive_is_named_as_one(tmp_path: Path, line: str) -> None:
+    with refused(r"looks like a CDX or CDXJ index, which is not read; give the WARC files"):
+        read_graph([lines(tmp_path / "index.cdx", line)], Settings())
+
+
 def test_page_of_a_graph_with_more_links_than_an_event_may_have_is_replayed_and_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
