@@ -259,9 +259,15 @@ def wrong_opic(call: list[str]) -> Iterator[str]:
             yield f"`opic {' '.join(words)}` has no {flag}" + ("; flags go after the verb" if not words else "")
 
 
+def ignored(root: Path) -> set[str]:
+    """The directories at the top that git passes over, as what a reader made by following a page."""
+    file = root / ".gitignore"
+    return {line.strip("/") for line in file.read_text().split()} if file.exists() else set()
+
+
 def wrong_paths(call: list[str], root: Path) -> Iterator[str]:
     """The paths of a call that begin in the repository and lead nowhere."""
-    top = {path.name for path in root.iterdir()} - {".venv", ".git", "data"}
+    top = {path.name for path in root.iterdir()} - {".venv", ".git", "data", *ignored(root)}
     for word in call:
         path = word.removeprefix("@").removeprefix("./")
         if "://" not in path and "/" in path and path.split("/")[0] in top and not any(root.glob(path)):

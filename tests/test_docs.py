@@ -390,6 +390,17 @@ def test_command_that_does_not_exist_is_detected(text: str, complaint: str) -> N
     assert any(complaint in sentence for sentence in wrong(Command(1, text)))
 
 
+def test_what_a_reader_made_by_following_a_page_is_no_part_of_the_repository(tmp_path: Path) -> None:
+    (tmp_path / "opic").mkdir()
+    made = [line.strip("/") for line in (ROOT / ".gitignore").read_text().split() if re.fullmatch(r"/[\w-]+/", line)]
+    assert "python-docs" in made
+    for name in made:
+        (tmp_path / name).mkdir()
+    (tmp_path / ".gitignore").write_text((ROOT / ".gitignore").read_text())
+    asked = [*(f"{name}/data" for name in made), "opic/none"]
+    assert list(wrong_paths(asked, tmp_path)) == ["there is no opic/none"]
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
