@@ -33,3 +33,11 @@ def free_port() -> int:
 def free_ports(count: int) -> list[int]:
     """Different free ports, `count` of them."""
     return [free_port() for _ in range(count)]
+
+
+def ports_in_a_row(count: int) -> list[int]:
+    """Free ports, one after another."""
+    row = free_ports(count)
+    while row != list(range(row[0], row[0] + count)):
+        row = free_ports(count)
+    return row

@@ -7,16 +7,18 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import curls
 import httpx
 import pytest
 import redis
+import yaml
 from compose_file import BIN
 from conftest import want_server, want_tool
 from kafka_server import CLUSTER_ID, Kafka
-from ports import free_ports
+from ports import free_ports, ports_in_a_row
 from processes import environment, wait_until
 from repository import ROOT
 from servers import Binary
@@ -63,6 +65,22 @@ def test_page_names_existing_units_and_files() -> None:
     assert variables <= set(re.findall(r"\bSTORE_\w+", PAGE))
 
 
+def test_page_scrapes_the_ports_of_the_workers_that_it_starts(tmp_path: Path) -> None:
+    """promtool accepts what the page shows, beside the rules; the jobs have the names that the alerts rely on."""
+    (shown,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    jobs = {job["job_name"]: job["static_configs"][0]["targets"] for job in yaml.safe_load(shown)["scrape_configs"]}
+    (first,) = re.findall(r"OPIC_WORKER_PORT=\$\$\(\((\d+) \+ %i\)\)", (SYSTEMD / "opic-worker@.service").read_text())
+    started = set(re.findall(r"opic-worker@(\d+)", PAGE.split("## Prometheus")[0]))
+    assert set(jobs["opic-worker"]) == {f"127.0.0.1:{int(first) + int(number)}" for number in started}
+    shipped = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
+    assert set(jobs) == {job["job_name"] for job in shipped} - {"prometheus"}
+    shutil.copytree(ROOT / "deploy/prometheus", tmp_path, dirs_exist_ok=True)
+    (tmp_path / "prometheus.yml").write_text(shown)
+    command = [want_tool("promtool", "prometheus"), "check", "config", str(tmp_path / "prometheus.yml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     tool = want_tool("systemd-analyze", "systemd")
     for name in UNITS:  # Their programs may not be here.
@@ -94,10 +112,11 @@ class Machine:
     def __init__(self, root: Path, server: Path | str) -> None:
         self.root, self._running = root, dict[str, subprocess.Popen[bytes]]()
         store, kafka, controller, self.port = free_ports(4)
+        self.worker_ports = ports_in_a_row(3)[0]  # Worker 1 is at the next one.
         self._words = {
             "/etc/opic": f"{root}/etc/opic", "/var/lib/opic": f"{root}/var/lib/opic", "/run/opic": f"{root}/run",
             "/opt/opic/bin": str(BIN), "redis-server": str(server), "127.0.0.1:9092": f"127.0.0.1:{kafka}",
-            "127.0.0.1:9093": f"127.0.0.1:{controller}", "6379": str(store),
+            "127.0.0.1:9093": f"127.0.0.1:{controller}", "6379": str(store), "9100": str(self.worker_ports),
         }  # fmt: skip
         self.kafka_port, self.store_port = kafka, store
         (root / "run").mkdir()
@@ -119,6 +138,7 @@ class Machine:
                 given |= dict(word.split("=", 1) for word in shlex.split(self.here(value)))
         (command,) = (self.here(value) for name, value in entries(unit) if name == "ExecStart")
         given = {name: value.replace("%i", instance).replace("%H", "here") for name, value in given.items()}
+        command, unit = command.replace("%i", instance).replace("$$", "$"), unit.replace("@", f"@{instance}")
         with self.log(unit).open("ab") as said:
             self._running[unit] = subprocess.Popen(
                 shlex.split(command), env=given, cwd=self.root, stdin=subprocess.DEVNULL, stdout=said, stderr=said
@@ -154,6 +174,12 @@ class Machine:
             except (redis.ConnectionError, redis.exceptions.BusyLoadingError):
                 return False
 
+    def worker_ready(self, number: int) -> bool:
+        try:
+            return curls.get(f"http://127.0.0.1:{self.worker_ports + number}/readyz", timeout=10).status_code == 200
+        except httpx.TransportError:
+            return False
+
     def stats(self) -> dict[str, int]:
         """What the endpoint counts; nothing while it does not answer."""
         header = {"Authorization": f"Bearer {self.own['OPIC_API_TOKEN']}"}
@@ -178,7 +204,8 @@ def running(root: Path) -> Iterator[Machine]:
         wait_until(machine.store_answers)
         made = machine.run("topics", "create", "--partitions", "16", "--replication", "1")
         assert made.returncode == 0, made.stderr
-        machine.start("opic-worker@.service", "1")
+        for number in "12":
+            machine.start("opic-worker@.service", number)
         machine.start("opic-endpoint.service")
         yield machine
 
@@ -192,11 +219,15 @@ def test_units_run_and_the_store_restarts_without_a_password_in_the_shell(tmp_pa
         sent = curls.post(f"http://127.0.0.1:{machine.port}/v1/events", json=events, headers=header, timeout=60)
         assert sent.status_code == 202, sent.text
         wait_until(lambda: machine.stats().get("read_pages") == 30)
+        # Each worker has a port of its own.
+        for number in (1, 2):
+            wait_until(partial(machine.worker_ready, number))
+        wait_until(lambda: "2 workers, last seen" in machine.run("doctor").stdout)
         checks = machine.run("doctor").stdout.splitlines()
         (warning,) = [line for line in checks if not line.startswith("ok")]
         assert "1 replica of each" in warning
         machine.stop("opic-store.service")
         machine.start("opic-store.service")
         wait_until(lambda: machine.stats().get("read_pages") == 30)
-        for unit in ("opic-worker@.service", "opic-endpoint.service", "opic-store.service"):
+        for unit in ("opic-worker@1.service", "opic-worker@2.service", "opic-endpoint.service", "opic-store.service"):
             machine.stop(unit)
