@@ -379,7 +379,7 @@ def _of_work(settings: Settings, seen: _Seen) -> Iterator[Metric]:
         age = max(time.time() - seen.books.time_us / MILLION, 0.0) if seen.lag else 0.0
         yield Gauge("opic_lag_seconds", "Age of the event that took effect last; 0 if no events are waiting.", age)
     tallied = seen.tallied
-    about = "When a worker last said that it is there, in Unix seconds; 0 if none is."
+    about = "When a worker last said that it is there, in Unix seconds; 0 if none ran, or all ended in order."
     yield Gauge("opic_worker_seen_timestamp_seconds", about, tallied.worker_at)
     about = "Duration of a step, a batch of up to 8,000 links, from the previous step's answer to its own."
     yield HistogramMetricFamily("opic_step_seconds", about, buckets=tallied.seconds, sum_value=tallied.seconds_sum)

@@ -13,15 +13,13 @@ from typing import Any, Final
 
 from opic.errors import nearest_name
 from opic.ingest import Step
+from opic.ingest.heartbeats import Heartbeat, last_beat
 from opic.model.events import EVENT_FIELDS
 from opic.replica import Crawl
-from opic.store import Keys, Shard
-from opic.store.connection import Client, store_errors
+from opic.store import Shard
+from opic.store.connection import store_errors
 
 TELL_SECONDS: Final = 1.0
-MARK_SECONDS: Final = 5.0
-ALIVE_SECONDS: Final = 20.0  # A worker that has not said for this long that it is there has ended.
-WORKER_AT: Final = "worker_at"  # Field: when a worker was there, in Unix seconds.
 STEP_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 STEP_EVENTS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000)
 EVENTS: Final = "events:"  # Prefix of the fields of the events histogram; that of seconds is older and has no prefix.
@@ -46,7 +44,8 @@ class StepCounts:
         self._shard = shard
         self._new: dict[str, int] = {}
         self._last = 0, 0  # Records of the log, and their events.
-        self._told, self._marked = time.monotonic(), float("-inf")
+        self._told = time.monotonic()
+        self._heartbeat = Heartbeat(shard)
 
     def add(self, step: Step) -> None:
         """Count a step."""
@@ -64,13 +63,10 @@ class StepCounts:
 
     def tell(self, *, now: bool = False) -> None:
         """Write new counts to the store, at most once a second unless `now` is set; and that a worker is there."""
-        marks = time.monotonic() - self._marked >= MARK_SECONDS
-        if not marks and (not self._new or not (now or time.monotonic() - self._told >= TELL_SECONDS)):
+        self._heartbeat.beat()
+        if not self._new or not (now or time.monotonic() - self._told >= TELL_SECONDS):
             return
         with store_errors(), self._shard.client.pipeline(transaction=True) as pipe:
-            if marks:
-                pipe.hset(self._shard.keys.metrics, WORKER_AT, int(time.time()))
-                self._marked = time.monotonic()
             for name, count in self._new.items():
                 pipe.hincrby(self._shard.keys.metrics, name, count)
             if all(self._last):
@@ -81,25 +77,9 @@ class StepCounts:
         self._new, self._last, self._told = {}, (0, 0), time.monotonic()
 
     def end(self) -> None:
-        """Write the last counts, and that this worker has ended; another one says soon that it is there."""
+        """Write the last counts, and that this worker has ended."""
         self.tell(now=True)
-        with store_errors():
-            self._shard.client.hdel(self._shard.keys.metrics, WORKER_AT)
-
-
-def seconds_without_worker(client: Client, keys: Keys) -> float | None:
-    """Return how long ago a worker of a crawl last said that it is there.
-
-    Args:
-        client: of the crawl's store.
-        keys: of its first shard.
-
-    Returns:
-        Seconds, from 0; None if no worker has been there, or the last one ended in order.
-    """
-    with store_errors():
-        worker_at = client.hget(keys.metrics, WORKER_AT)
-    return None if worker_at is None else max(time.time() - int(worker_at), 0.0)
+        self._heartbeat.end()
 
 
 def events_a_record(shard: Shard) -> float | None:
@@ -142,11 +122,13 @@ class Tallied:
     def of(cls, answers: Iterable[Mapping[bytes, bytes]]) -> "Tallied":
         """Sum the shards' hashes."""
         sums: dict[str, int] = {}
+        worker_at = 0
         for stored in answers:
+            worker_at = max(worker_at, last_beat(stored))
             for name, value in stored.items():
                 sums[name.decode()] = sums.get(name.decode(), 0) + int(value)
         return cls(
-            worker_at=sums.get(WORKER_AT, 0),
+            worker_at=worker_at,
             seconds=_buckets(sums, STEP_SECONDS),
             seconds_sum=sums.get("sum_us", 0) / 1_000_000,
             events=_buckets(sums, STEP_EVENTS, EVENTS),

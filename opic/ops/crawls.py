@@ -9,7 +9,7 @@ from typing import Final
 from redis.exceptions import NoPermissionError
 
 from opic.errors import BadInput, Refused, StoreError
-from opic.ingest.step_counts import ALIVE_SECONDS, seconds_without_worker
+from opic.ingest.heartbeats import ALIVE_SECONDS, plain_duration, workers_seen
 from opic.replica import Crawl
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
@@ -71,11 +71,11 @@ def delete_crawl(client: Client, crawl: str, *, force: bool = False) -> int:
     found = key_names(client, f"opic:{{{crawl}:*")
     if not found:
         raise BadInput(f"this store has no crawl named {crawl!r}: `opic crawls` lists those there are")
-    seconds = seconds_without_worker(client, first)
-    if not force and seconds is not None and seconds < ALIVE_SECONDS:
+    seen = workers_seen(client, first)
+    if not force and seen.alive:
         raise Refused(
-            f"a worker of crawl {crawl!r} was there {seconds:.0f} s ago: stop its workers and endpoints first, "
-            f"wait {ALIVE_SECONDS:.0f} s if one was killed, or use --force"
+            f"a worker of crawl {crawl!r} was there {plain_duration(seen.seconds or 0.0)} ago: stop its workers and "
+            f"endpoints first, wait {ALIVE_SECONDS:.0f} s if one was killed, or use --force"
         )
     check_may_remove(client, crawl)
     keys = [Keys(crawl, number) for number in range(int(shards or 1))]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import redis
 
 from opic.errors import KafkaUnavailable, OpicError, StoreLost, StoreMismatch, StoreUnavailable
-from opic.ingest.step_counts import MARK_SECONDS, seconds_without_worker
+from opic.ingest.heartbeats import BEAT_SECONDS, plain_duration, workers_seen
 from opic.redaction import without_secret
 from opic.replica.stored_links import read_list
 from opic.service.backend import Backend
@@ -253,21 +253,23 @@ def _durability(settings: Settings, client: Any, infos: Sequence[dict[str, Any]]
 
 def _workers(backend: Backend) -> Finding:
     """Check that a worker is there and that waiting events take effect."""
-    if backend.worker_problem() is not None:
-        time.sleep(MARK_SECONDS)  # Where one of two has just ended, the other says by then that it is there.
+    seen = workers_seen(backend.shard.client, backend.shard.keys)
     if (problem := backend.worker_problem()) is not None:
         return Finding("workers", "FAIL", problem)
-    if seconds_without_worker(backend.shard.client, backend.shard.keys) is None:
+    if seen.seconds is None:
         return Finding("workers", "warn", "no worker runs, and no event waits for one: start one with `opic worker`")
+    there = f"{seen.workers} worker{'s' if seen.workers != 1 else ''}, last seen {plain_duration(seen.seconds)} ago"
     before = backend.crawl.heads()
     deadline = time.monotonic() + PROGRESS_SECONDS
     while backend.lag() and backend.crawl.heads() == before:
         if time.monotonic() > deadline:
-            text = f"a worker is there, but none of {backend.lag():,} waiting events took effect within"
+            text = f"{there}, but none of {backend.lag():,} waiting events took effect within"
             return Finding("workers", "FAIL", f"{text} {PROGRESS_SECONDS:.0f} s: its /readyz and its log say why")
         time.sleep(POLL_SECONDS)
         backend.crawl.follow()
-    return Finding("workers", "ok", "a worker is there")
+    if seen.seconds > 2 * BEAT_SECONDS:
+        return Finding("workers", "warn", f"{there}, though a worker says every {BEAT_SECONDS:.0f} s that it is there")
+    return Finding("workers", "ok", there)
 
 
 def _partitions(backend: Backend) -> Iterator[Finding]:

@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -15,7 +14,8 @@ from opic.ingest import Writer
 from opic.ingest.class_sweeps import unclassified
 from opic.ingest.dead_letters import Letters, StoredLetters
 from opic.ingest.event_log import KEY_MEMORY_BYTES, AppendTerms, EventLog, KeyedCall, Log, Positions
-from opic.ingest.step_counts import ALIVE_SECONDS, events_a_record, seconds_without_worker
+from opic.ingest.heartbeats import workers_missing, workers_seen
+from opic.ingest.step_counts import events_a_record
 from opic.ingest.worker import LogSource, work
 from opic.memory import memory_bytes
 from opic.model.cash import CLASSES_MAX, MILLION
@@ -447,22 +447,19 @@ class Backend:
         return {**self.query.stats(), **more, "warnings": self.warnings(), "lag": lag, "undelivered": undelivered}
 
     def worker_problem(self) -> str | None:
-        """Return that no worker is there, how long none has applied an event, and what to do.
+        """Return that no worker is there, for how long, how many events wait, and what to do.
 
         None while one is there, and where all ended in order and left no event.
 
         Raises:
             StoreUnavailable: the store or the log can't be asked.
         """
-        silent = seconds_without_worker(self.shard.client, self.shard.keys)
-        if silent is not None and silent < ALIVE_SECONDS:
+        seen = workers_seen(self.shard.client, self.shard.keys)
+        if seen.alive:
             return None
-        lag, applied_us = self.lag(), self.crawl.totals().time_us
-        if silent is None and not lag:
-            return None
-        since = f"has applied an event for {timedelta(seconds=round(time.time() - applied_us / MILLION))}"
-        said = f"no worker {since if applied_us else 'has applied an event yet'}, and {lag:,} accepted events wait"
-        return f"{said}: start one with `opic worker`, or see its log"
+        waiting, applied_us = self.lag(), self.crawl.totals().time_us
+        applied_seconds = time.time() - applied_us / MILLION if applied_us else None
+        return workers_missing(seen, waiting, applied_seconds, exact=isinstance(self.log, EventLog))
 
     def warnings(self) -> list[str]:
         """Return what an operator should see to, while questions are answered all the same."""

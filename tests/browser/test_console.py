@@ -509,7 +509,7 @@ def test_console_warns_that_no_worker_is_there(browser: Browser, valkey: Server,
         watched.text("#state-text", "Live")
         assert watched.page.is_hidden("#warnings")
         curls.post(f"{url}/v1/events", json={"url": "http://a.example/"}).raise_for_status()
-        watched.text("#warnings", "no worker has applied an event yet, and 1 accepted events wait")
+        watched.text("#warnings", "no worker has applied an event yet, and 1 accepted event waits")
         watched.text("#state-text", "Live, and something needs care")
 
 

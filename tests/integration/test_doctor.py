@@ -23,7 +23,7 @@ from serving import serving
 from opic.api.metrics import Metrics
 from opic.ingest import ShardWriter
 from opic.ingest.event_log import EventLog
-from opic.ingest.step_counts import ALIVE_SECONDS, MARK_SECONDS
+from opic.ingest.heartbeats import ALIVE_SECONDS, BEAT_SECONDS
 from opic.ops import doctor as doctor_module
 from opic.ops.doctor import look
 from opic.replica.stored_links import read_list
@@ -167,15 +167,23 @@ def test_dead_workers_are_found_within_half_a_minute(valkey: Server, tmp_path: P
             curls.post(f"{url}/v1/events", json={"url": "http://a.example/"}).raise_for_status()
             wait_until(lambda: curls.get(f"{url}/v1/stats").json()["read_pages"] == 1)
             wait_until(lambda: curls.get(f"{url}/readyz").json() == {"status": "ready", "warnings": []})
-            assert verdicts(store=valkey.url)["workers"] == ("ok", "a worker is there")
+            verdict, found = verdicts(store=valkey.url)["workers"]
+            assert verdict == "ok"
+            assert re.fullmatch(r"1 worker, last seen \d seconds? ago", found)
         finally:
             worker.process.kill()
             worker.process.wait()
         killed = time.time()
-        curls.post(f"{url}/v1/events", json={"url": "http://b.example/"}).raise_for_status()
+        wait_until(lambda: verdicts(store=valkey.url)["workers"][0] != "ok", seconds=2 * BEAT_SECONDS + 5)
+        told = r"1 worker, last seen 1\d seconds ago, though a worker says every 5 s that it is there"
+        assert re.fullmatch(told, verdicts(store=valkey.url)["workers"][1])
         wait_until(lambda: curls.get(f"{url}/readyz").json()["warnings"])
-        assert time.time() - killed < ALIVE_SECONDS + MARK_SECONDS + 5
-        said = r"no worker has applied an event for 0:0\d:\d\d, and 1 accepted events wait: " + START_ONE
+        assert time.time() - killed < ALIVE_SECONDS + BEAT_SECONDS + 5
+        (warning,) = curls.get(f"{url}/readyz").json()["warnings"]
+        assert re.fullmatch(rf"no worker was seen for 2\d seconds: {START_ONE}", warning)
+        assert verdicts(store=valkey.url)["workers"][0] == "FAIL"
+        curls.post(f"{url}/v1/events", json={"url": "http://b.example/"}).raise_for_status()
+        said = r"no worker has applied an event for [23]\d seconds, and 1 accepted event waits: " + START_ONE
         for answer in (curls.get(f"{url}/readyz"), curls.get(f"{url}/v1/stats")):
             (warning,) = answer.json()["warnings"]
             assert re.fullmatch(said, warning)
@@ -184,7 +192,7 @@ def test_dead_workers_are_found_within_half_a_minute(valkey: Server, tmp_path: P
         assert re.fullmatch(said, found)
         seen = re.search(r"^opic_worker_seen_timestamp_seconds (\S+)", curls.get(f"{url}/metrics").text, re.MULTILINE)
         assert seen is not None
-        assert killed - MARK_SECONDS - 2 <= float(seen[1]) <= killed
+        assert killed - BEAT_SECONDS - 2 <= float(seen[1]) <= killed
 
 
 # Several crawls in one store.
