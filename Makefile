@@ -29,7 +29,7 @@ setup: $(STAMP) ## make .venv/ from the lock file, with .venv/bin/opic in it
 demo: setup ## rank the crawl that ships here and serve it (SERVE=0: print and stop)
 	$(BIN)/python examples/demo.py $(if $(filter 0 no false,$(SERVE)),--no-serve)
 
-test: setup ## every test this machine can run, four files at a time; a fifth of the cases of tests with many, and no long case much like another
+test: setup ## every test this machine can run, four files at a time; a seventh of the cases of tests with many, and no long case much like another
 	@# Four on two cores, since many tests wait for servers. In the order of their names: the long ones first, so that
 	@# none of the four ends much later than the others.
 	$(BIN)/python -m pytest tests --numprocesses 4 --dist loadfile --no-loadscope-reorder

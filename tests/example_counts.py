@@ -6,7 +6,7 @@ from hypothesis import settings
 
 THOROUGH = bool(os.environ.get("THOROUGH_TESTS"))
 USUAL = 100  # What Hypothesis takes unless told; the profiles `opic` and `quick` take fewer (tests/conftest.py).
-PART = 20  # Per cent of what a thorough run tries.
+PART = 15  # Per cent of what a thorough run tries.
 
 
 def examples(count: int, **others: int) -> settings:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_counts import part_of
 from linked_web import PAGES, Web
 from processes import wait_until
 from same_state import small_blocks
@@ -70,7 +71,7 @@ class PlainScores:
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_score_is_the_in_links_of_the_links_that_the_last_read_added(valkey: Server, shards: int) -> None:
-    for run in range(5):
+    for run in range(part_of(15)):
         web, draw = Web(valkey, f"scores-{shards}-{run}", shards), random.Random(run)
         web.apply(*[CrawlEvent(url, PAGES) for url in PAGES])  # All pages are known to their shards.
         web.writer.drain()

@@ -20,7 +20,7 @@ from opic.model.ledger import Ledger
 from opic.replica import Crawl
 from opic.store import Shard, connect
 
-CRASHES = part_of(50)
+CRASHES = part_of(40)
 OTHERS = part_of(25)  # Crashes anywhere, once each statement near the append had its turn.
 SEED = 20030524
 
@@ -71,7 +71,7 @@ def test_worker_killed_before_any_statement_loses_and_repeats_nothing(
     assert {statement.partition(":")[0] for statement in statements} >= {"checkpoint.py", "url_tail.py", "follow.py"}
     near = near_the_append(seen)
     assert len(near) > 30
-    turns = [(statement, at % 2 == 0) for at, statement in enumerate(rng.sample(near, part_of(len(near))))]
+    turns = [(statement, at % 2 == 0) for at, statement in enumerate(rng.sample(near, part_of(len(near)) // 2))]
     crashes_max = max(CRASHES, len(turns) + OTHERS)
 
     shard = fill(valkey, "real", log)

@@ -193,7 +193,7 @@ def ledger_of_history(rules: CrawlRules) -> Ledger:
     return ledger
 
 
-@pytest.mark.parametrize("size", [1000, pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [1000, 60, pytest.param(7, marks=[pytest.mark.slow, pytest.mark.thorough])])
 @pytest.mark.parametrize("rules", PAYOUTS, ids=lambda rules: rules.virtual)
 def test_real_history_ends_in_the_state_of_the_ledger(servers: Server, rules: CrawlRules, size: int) -> None:
     log, store = pep_history(), open_store(servers, rules)
