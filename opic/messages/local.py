@@ -2,9 +2,9 @@
 
 from typing import Annotated, Final
 
-from msgspec import Struct, field
+from msgspec import Struct
 
-from opic.messages.terms import about, always
+from opic.messages.terms import about
 
 METHOD_CHARS_MAX: Final = 64
 CHANGES: Final = "How much each round of fetching changed the ranking, oldest first."
@@ -55,8 +55,8 @@ class LocalRanking(ListFacts, frozen=True, kw_only=True):
 
     domain: str
     pages: list[RankedPage]
-    changes: Annotated[list[LocalChange], always(CHANGES)] = field(default_factory=list)
-    expires_at: Annotated[float | None, always(EXPIRES)] = None
+    changes: Annotated[list[LocalChange], about(CHANGES)]
+    expires_at: Annotated[float, about(EXPIRES)]
 
 
 class RankedDomain(ListFacts, frozen=True, kw_only=True):
@@ -67,11 +67,11 @@ class RankedDomain(ListFacts, frozen=True, kw_only=True):
     expires_at: Annotated[float, about(EXPIRES)]
 
 
-class LocalDomains(Struct, frozen=True):
+class LocalDomains(Struct, frozen=True, kw_only=True):
     """The local domains that have a ranked list, newest first."""
 
     domains: list[RankedDomain]
-    as_of: Annotated[float | None, always("Unix seconds of the answer.")] = None
+    as_of: Annotated[float, about("Unix seconds of the answer.")]
 
 
 class LocalListKept(Struct, frozen=True):
