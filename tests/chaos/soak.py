@@ -5,7 +5,8 @@
 One store, one worker and two endpoints run as deploy/ starts them. Crawlers lease and report pages. In between, events
 are refused, hosts are forgotten and come back, definitions change, and backups are made. Nothing is broken on purpose:
 the storm does that. Each figure gets a slope (Theil and Sen's: the median of the slopes between all pairs of samples)
-with an interval of 95 %, after a warm-up of a quarter of the time.
+with an interval of 95 %, after a warm-up of a quarter of the time; and one of the last third, by which what levels off
+is told from what grows on.
 """
 
 import argparse
@@ -40,12 +41,14 @@ from chaos.report import run_facts
 from chaos.scene import Endpoint
 from chaos.stores import PASSWORD, ShippedServer
 from opic.settings import Settings
+from opic.store.keys import Keys
 
 HOSTS = 200
 LINKS = 8
 EVENTS_A_CALL = 20
 SAMPLE_SECONDS = 10.0
 WARM_UP_SHARE = 0.25
+LATE_SHARE = 2 / 3
 LATENCIES_MAX = 100_000
 CALL_SECONDS_MAX = 60.0
 # Seconds between two of each.
@@ -56,8 +59,8 @@ FORGET_SECONDS, DEFINE_SECONDS, BACKUP_SECONDS = 15.0, 30.0, 300.0
 class Load:
     """The calls of all callers: what came back, and how long each took."""
 
-    def __init__(self, urls: list[str], pages: int, seed: int) -> None:
-        self.urls, self.seed = urls, seed
+    def __init__(self, urls: list[str], pages: int, seed: int, keyed: float) -> None:
+        self.urls, self.seed, self.keyed = urls, seed, keyed
         self.pages = [f"http://h{number % HOSTS}.example/{number}" for number in range(pages)]
         self.statuses: Counter[str] = Counter()
         self.wrong: list[str] = []
@@ -100,13 +103,13 @@ class Load:
     # What callers do.
 
     def report(self, client: httpx.Client, rng: random.Random) -> None:
-        """Events of pages read again, some failed or gone; one call in ten is sent twice under one key."""
+        """Events of pages read again, some failed or gone; a share of the calls is sent twice under one key."""
         events: list[dict[str, Any]] = []
         for page in rng.sample(self.pages, EVENTS_A_CALL):
             status = rng.choices([200, 500, 404], [0.93, 0.05, 0.02])[0]
             links = rng.sample(self.pages, LINKS) if status == 200 else []
             events.append({"url": page, "status": status, "links": links})
-        keyed = {"Idempotency-Key": f"{rng.getrandbits(64):x}"} if rng.random() < 0.1 else {}
+        keyed = {"Idempotency-Key": f"{rng.getrandbits(64):x}"} if rng.random() < self.keyed else {}
         for _ in range(1 + len(keyed)):
             self.call(client, "events", "POST", "/v1/events", {202}, json=events, headers=keyed)
 
@@ -183,6 +186,7 @@ class Samples:
         info: Any = store.info()
         self.values["store: used memory, MB"].append(info["used_memory"] / 1e6)
         self.values["store: keys"].append(float(info["db0"]["keys"]))
+        self.values["store: Idempotency-Keys, kept for a day"].append(float(store.hlen(Keys("soak", 0).calls)))  # type: ignore[arg-type]
         for name, seconds in sorted(load.seconds.items()):
             recent, load.seconds[name] = seconds[-LATENCIES_MAX:], []
             self.values[f"{name}: p50, ms"].append(1000 * float(np.median(recent)) if recent else np.nan)
@@ -195,9 +199,10 @@ class Samples:
             padded = np.array([np.nan] * (len(self.at) - len(values)) + values)
             hours = (np.array(self.at) - self.at[0]) / 3600
             used = (hours >= WARM_UP_SHARE * hours[-1]) & ~np.isnan(padded)
-            if used.sum() < 3:
+            if used.sum() < 6:
                 continue
             found = stats.theilslopes(padded[used], hours[used])
+            late = used & (hours >= LATE_SHARE * hours[-1])
             rows.append(
                 {
                     "figure": name,
@@ -205,6 +210,7 @@ class Samples:
                     "last": round(float(padded[used][-1]), 3),
                     "an_hour": round(float(found.slope), 4),
                     "interval": [round(float(found.low_slope), 4), round(float(found.high_slope), 4)],
+                    "an_hour_late": round(float(stats.theilslopes(padded[late], hours[late]).slope), 4),
                 }
             )
         return rows
@@ -252,11 +258,11 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def soak(directory: Path, minutes: float, pages: int, events: float, seed: int) -> dict[str, Any]:
+def soak(directory: Path, minutes: float, pages: int, events: float, seed: int, keyed: float) -> dict[str, Any]:
     """Run the load; return the slopes, the counts of calls, and what was wrong."""
     samples, done = Samples(), threading.Event()
     with world(directory) as (server, settings, worker, endpoints):
-        load = Load([endpoint.url for endpoint in endpoints], pages, seed)
+        load = Load([endpoint.url for endpoint in endpoints], pages, seed, keyed)
         with httpx.Client(base_url=load.urls[0], timeout=CALL_SECONDS_MAX) as client:
             for at in range(0, pages, 1_000):
                 load.call(client, "seeds", "POST", "/v1/seeds", {200}, json={"urls": load.pages[at : at + 1_000]})
@@ -304,15 +310,19 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=120.0)
     parser.add_argument("--pages", type=int, default=20_000, help="of the crawl; its size stays the same")
     parser.add_argument("--events", type=float, default=200.0, help="events a second")
+    parser.add_argument("--keyed", type=float, default=0.1, help="share of the calls that have an Idempotency-Key")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--result", type=Path, help="write the figures there, as JSON")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Our processes end with us.
     with tempfile.TemporaryDirectory(prefix="opic-soak-") as scratch:
-        found = soak(Path(scratch), given.minutes, given.pages, given.events, given.seed)
+        found = soak(Path(scratch), given.minutes, given.pages, given.events, given.seed, given.keyed)
     for row in found["slopes"]:
         low, high = row["interval"]
-        print(f"{row['figure']:32} {row['median']:12,.1f} {row['an_hour']:+10.3f} an hour [{low:+.3f}, {high:+.3f}]")
+        print(
+            f"{row['figure']:40} {row['median']:12,.1f} {row['an_hour']:+10.3f} an hour [{low:+.3f}, {high:+.3f}], "
+            f"{row['an_hour_late']:+.3f} late"
+        )
     print("\n".join(f"{name}: {count:,}" for name, count in found["calls"].items()))
     print("\n".join(f"WRONG  {text}" for text in found["wrong"][:30]))
     if given.result:
