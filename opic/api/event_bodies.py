@@ -1,37 +1,42 @@
 """Parse the body of `POST /v1/events`: an event or an array of events in JSON or MessagePack, or JSON Lines.
 
-Each invalid element is refused by itself, with its reason, for any kind of error: a field, a lone surrogate, bytes that
-are not UTF-8, a NaN, unlimited nesting. So an array is first split into the raw text of its elements, without decoding
-them, and each element is decoded separately. `opic.ingest.msgpack_values` splits MessagePack.
+A body that is not well-formed is refused whole; of JSON Lines, each line by itself. In a well-formed array each element
+is decoded separately, so that an invalid one costs only itself.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from opic.api.problems import JSON, Problem
 from opic.api.request_bodies import LINES, MSGPACK
-from opic.errors import BadEvent, BadFraming
-from opic.ingest import msgpack_values as packed
+from opic.errors import BadEvent
 from opic.model.event_checks import LINKS_SEEN_MAX, check_event
 from opic.model.events import EventLimits, decode_crawl_event, encode_without_passwords, page_of
+from opic.model.packed_events import array_length, is_array, is_map
 
 REFUSED_NOTED_MAX: Final = 100  # Pages of a body that `explain` can tell about: a round trip for each is too much.
 REJECTED_MAX: Final = 10_000  # A longer list in the answer is of no use, and larger than the request.
-# The fast split creates an object of 70 bytes per element. Bodies with more commas are split by the slow one, which
-# creates one element at a time. A full body of 16 MiB of real events has about 280,000 commas.
-FAST_COMMAS_MAX: Final = 500_000
+# Splitting makes an object of 70 bytes for each element. Of arrays that may have more than this, each element has to
+# name a URL. A full body of 16 MiB of real events has about 280,000 commas.
+ELEMENTS_MAX: Final = 500_000
 SECOND_OPINION_BYTES_MAX: Final = 1 << 20  # json.loads may use 20 bytes of memory per byte of text.
 
-_cut_fast = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_outline = msgspec.json.Decoder(msgspec.Raw).decode
-# A complete string, a run of brackets, a comma, or the quote of an unterminated string.
-_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]++|[\]}]++|[",]', re.DOTALL)
+
+class _WithUrl(msgspec.Struct):
+    url: msgspec.Raw
+
+
 _LINE = re.compile(rb"\S[^\n]*")  # One that is not blank.
+_split, _named, _whole = (
+    {form: of.Decoder(kind).decode for form, of in ((JSON, msgspec.json), (MSGPACK[0], msgspec.msgpack))}
+    for kind in (list[msgspec.Raw], list[_WithUrl], msgspec.Raw)
+)
 
 
 @dataclass(slots=True)
@@ -51,7 +56,7 @@ class Intake:
         """
         # The decoder tells JSON from MessagePack by the first byte; it must be of the form that the request declares.
         if form == MSGPACK[0]:
-            if not packed.is_map(element):
+            if not is_map(element):
                 raise BadEvent("not a MessagePack map")
         elif element.lstrip()[:1] != b"{":
             raise BadEvent("not a JSON object")
@@ -81,85 +86,64 @@ def take(body: bytes, form: str, *, now_us: int, limits: EventLimits) -> Intake:
         Problem: the body does not have that form; or more than REJECTED_MAX elements are invalid; none is accepted.
         BadEvent: the body is one event, and it is invalid.
     """
-    if form == MSGPACK[0]:
-        return _take_packed(body, now_us, limits)
     if form == LINES[0]:
         return _take_each((line[0] for line in _LINE.finditer(body)), now_us, limits)
-    if body.lstrip()[:1] == b"[":
-        return _take_each(cut_array(body), now_us, limits)
+    if is_array(body):
+        return _take_each(elements(body, form), now_us, limits, form)
+    intake = Intake()
     try:
-        return _take_single(body, now_us, limits)
-    except BadEvent as error:
-        if not _is_json(body):
-            raise Problem("not-json", f"the body is not JSON: {error}") from None
+        intake.take(body, now_us, limits, form)
+    except BadEvent:
+        with suppress(RecursionError):
+            try:
+                _whole[form](body)
+            except msgspec.DecodeError as error:
+                _second_opinion(body, form, error)
         raise
+    return intake
 
 
-def _take_packed(body: bytes, now_us: int, limits: EventLimits) -> Intake:
-    try:
-        if packed.is_array(body):
-            return _take_each(packed.cut_array(body), now_us, limits, MSGPACK[0])
-        try:
-            return _take_single(body, now_us, limits, MSGPACK[0])
-        except BadEvent:
-            if (end := packed.end_of(body)) < len(body):
-                raise BadFraming(f"too much after the value, at byte {end}") from None
-            raise
-    except BadFraming as error:
-        raise Problem("not-msgpack", f"the body is not MessagePack: {error}") from None
-
-
-def cut_array(body: bytes) -> Iterable[bytes]:
-    """Split a JSON array into the text of its elements.
+def elements(body: bytes, form: str) -> Iterable[bytes]:
+    """Split an array into its elements, which are not decoded.
 
     Raises:
-        Problem: the body is not an array; the elements are not checked.
+        Problem: the body is not well-formed; or it has over ELEMENTS_MAX elements, or in JSON as many commas, and one
+            of its elements names no URL.
 
-    >>> [bytes(element) for element in cut_array(b'[{"a": [1, 2]}, NaN]')]
-    [b'{"a": [1, 2]}', b' NaN']
+    >>> [bytes(element) for element in elements(b'[{"a": [1, 2]}, 3]', JSON)]
+    [b'{"a": [1, 2]}', b'3']
     """
-    if body.count(b",") <= FAST_COMMAS_MAX:
-        try:
-            return map(bytes, _cut_fast(body))
-        except (msgspec.DecodeError, RecursionError):
-            pass  # An element is invalid: split slowly to find it and to accept the others.
-    return cut_array_slowly(body)
+    with suppress(msgspec.DecodeError, RecursionError):  # Of a body that is not well-formed: below.
+        if (body.count(b",") if form == JSON else array_length(body)) > ELEMENTS_MAX:
+            _check_named(body, form)
+    try:
+        return map(bytes, _split[form](body))
+    except (msgspec.DecodeError, RecursionError) as error:
+        return [json.dumps(element).encode() for element in _second_opinion(body, form, error)]
 
 
-def cut_array_slowly(body: bytes) -> Iterator[bytes]:
-    """Split like `cut_array`, but one element at a time, any text with terminated strings and balanced brackets.
+def _check_named(body: bytes, form: str) -> None:
+    try:
+        _named[form](body)
+    except msgspec.ValidationError as error:
+        text = f"an array that may have over {ELEMENTS_MAX:,} elements, and one is no event: {error}"
+        raise Problem("bad-event", text) from None
 
-    It decodes nothing and does not recurse. It takes a third of a microsecond per token, 25 times as long as the fast
-    split.
+
+def _second_opinion(body: bytes, form: str, error: Exception) -> Any:
+    """Decode a body by Python's parser. It takes what Python's json writes: NaN, and half of a surrogate pair.
+
+    An event that has one of these is then refused by itself.
+
+    Raises:
+        Problem: the body is not well-formed, or too large for this parser.
     """
-    start = body.index(b"[") + 1
-    depth, found = 1, False
-    for token in _TOKEN.finditer(body, start):
-        text = token[0]
-        match text[:1]:
-            case b'"':
-                if len(text) == 1:
-                    raise Problem("not-json", f"the body is not JSON: the string at byte {token.start()} never ends")
-            case b"[" | b"{":
-                depth += len(text)
-            case b",":
-                if depth == 1:
-                    yield body[start : token.start()]
-                    start, found = token.end(), True
-            case _:
-                if len(text) < depth:
-                    depth -= len(text)
-                    continue
-                end = token.start() + depth  # Just after the bracket that closes the array.
-                if body[end - 1 : end] != b"]" or body[end:].strip():
-                    raise Problem("not-json", f"the body is not JSON: too much after the array, at byte {end - 1}")
-                last = body[start : end - 1]
-                if last.strip():
-                    yield last
-                elif found:
-                    raise Problem("not-json", "the body is not JSON: a comma before the end of the array")
-                return
-    raise Problem("not-json", "the body is not JSON: the array never ends")
+    if form == JSON and len(body) <= SECOND_OPINION_BYTES_MAX and not isinstance(error, RecursionError):
+        with suppress(ValueError, RecursionError):
+            return json.loads(body.decode())
+    kind, name = ("not-json", "JSON") if form == JSON else ("not-msgpack", "MessagePack")
+    why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+    raise Problem(kind, f"the body is not {name}: {why}") from None
 
 
 def _take_each(elements: Iterable[bytes], now_us: int, limits: EventLimits, form: str = JSON) -> Intake:
@@ -177,27 +161,3 @@ def _take_each(elements: Iterable[bytes], now_us: int, limits: EventLimits, form
                 ) from None
             intake.rejected.append({"index": index, "error": str(error)})
     return intake
-
-
-def _take_single(body: bytes, now_us: int, limits: EventLimits, form: str = JSON) -> Intake:
-    intake = Intake()
-    intake.take(body, now_us, limits, form)
-    return intake
-
-
-def _is_json(body: bytes) -> bool:
-    """Return whether an invalid event is at least JSON in the lenient sense, which allows NaN and lone surrogates."""
-    try:
-        _outline(body)
-    except RecursionError:
-        return True
-    except msgspec.DecodeError:
-        if len(body) > SECOND_OPINION_BYTES_MAX:
-            return False
-        try:
-            json.loads(body.decode())
-        except RecursionError:
-            return True
-        except ValueError:
-            return False
-    return True

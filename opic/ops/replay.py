@@ -25,7 +25,7 @@ import numpy as np
 from opic.arrays import Int64s
 from opic.errors import BadEvent, BadFraming, BadInput, BadUrl, DiskFull
 from opic.frontier import Frontier, PolitenessSettings
-from opic.ingest.msgpack_values import cut_stream, is_map
+from opic.ingest.msgpack_values import cut_stream
 from opic.model.event_checks import check_event
 from opic.model.events import (
     CrawlEvent,
@@ -35,7 +35,7 @@ from opic.model.events import (
     encode_crawl_event,
     split_array,
 )
-from opic.model.packed_events import is_array
+from opic.model.packed_events import is_array, is_map
 from opic.ops.feeder import Feeder, Progress
 from opic.service.backend import Backend
 from opic.settings import Settings

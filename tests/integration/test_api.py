@@ -202,13 +202,35 @@ def test_an_accepted_event_takes_effect(api: Api) -> None:
 def test_good_elements_of_an_array_are_accepted_and_the_others_listed(api: Api) -> None:
     before = api.settle()
     good = '{"url":"http://mixed.example/%d"}'
-    bad = ["7", '{"url":"/about"}', '{"url":"http://a.example/\\ud800"}', DEEP_EVENT]
+    bad = [
+        "7",
+        '{"url":"/about"}',
+        '{"url":"http://a.example/\\ud800"}',
+        '{"url":"http://a.example/","fetched_at":NaN}',
+    ]
     body = f"[{good % 0},{','.join(bad)},{good % 1}]"
     answer = api.client.post("/v1/events", content=body, headers=AS_JSON).json()
     assert answer["accepted"] == 2
     assert [r["index"] for r in answer["rejected"]] == [1, 2, 3, 4]
     assert "'/about' is not an absolute http(s) URL" in answer["rejected"][1]["error"]
     assert api.settle()["read_pages"] - before["read_pages"] == 2
+
+
+def test_an_array_that_is_not_well_formed_is_refused_whole(api: Api) -> None:
+    good = '{"url":"http://whole.example/"}'
+    for bad in (DEEP_EVENT, "{", '{"url":"http://a.example/" "v":1}', "nul"):
+        problem(
+            api.client.post("/v1/events", content=f"[{good},{bad},{good}]", headers=AS_JSON),
+            400,
+            "the body is not JSON",
+        )
+    packed = msgpack.packb({"url": "http://whole.example/"})
+    answer = api.client.post(
+        "/v1/events", content=b"\x93" + packed + b"\xc1" + packed, headers={"content-type": "application/msgpack"}
+    )
+    problem(answer, 400, "the body is not MessagePack")
+    api.settle()
+    assert api.client.get("/v1/importance", params={"url": "http://whole.example/"}).status_code == 404
 
 
 def test_lines_are_accepted_one_by_one_and_blank_ones_do_not_count(api: Api) -> None:

@@ -36,7 +36,7 @@ def good(number: int) -> bytes:
 
 
 def test_bad_event_among_good_ones_is_refused_alone(service: Service) -> None:
-    bad = list(BAD_PACKED.values())
+    bad = [body for body in BAD_PACKED.values() if body != DEEP_PACKED]  # That array is refused whole.
     for number, body in enumerate(bad):
         answer = send(service, b"\x93" + good(2 * number) + body + good(2 * number + 1))
         assert answer.status_code == 202, answer.text
