@@ -86,6 +86,11 @@ def plain_duration(seconds: float) -> str:
     return f"{number} {unit if number != 1 else unit[:-1]}"
 
 
+def events_waiting(number: int, *, exact: bool) -> str:
+    """Return how many accepted events wait, in words; an estimate is `about` that many."""
+    return f"{'' if exact else 'about '}{number:,} accepted {'event waits' if number == 1 else 'events wait'}"
+
+
 def workers_missing(seen: WorkersSeen, waiting: int, applied_seconds: float | None, *, exact: bool) -> str | None:
     """Return that no worker is there, for how long, how many events wait, and what to do; None if all is well.
 
@@ -104,9 +109,7 @@ def workers_missing(seen: WorkersSeen, waiting: int, applied_seconds: float | No
         said = f"no worker was seen for {plain_duration(seen.seconds or 0.0)}"
     else:
         since = "yet" if applied_seconds is None or silent is None else f"for {plain_duration(silent)}"
-        events = "event waits" if waiting == 1 else "events wait"
-        about = "" if exact else "about "
-        said = f"no worker has applied an event {since}, and {about}{waiting:,} accepted {events}"
+        said = f"no worker has applied an event {since}, and {events_waiting(waiting, exact=exact)}"
     return f"{said}: start one with `opic worker`, or see its log"
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import redis
 
 from opic.errors import KafkaUnavailable, OpicError, StoreLost, StoreMismatch, StoreUnavailable
-from opic.ingest.heartbeats import BEAT_SECONDS, plain_duration, workers_seen
+from opic.ingest.heartbeats import BEAT_SECONDS, events_waiting, plain_duration, workers_seen
 from opic.redaction import without_secret
 from opic.replica.stored_links import read_list
 from opic.service.backend import Backend
@@ -259,12 +259,14 @@ def _workers(backend: Backend) -> Finding:
     if seen.seconds is None:
         return Finding("workers", "warn", "no worker runs, and no event waits for one: start one with `opic worker`")
     there = f"{seen.workers} worker{'s' if seen.workers != 1 else ''}, last seen {plain_duration(seen.seconds)} ago"
+    backend.crawl.follow()  # What was applied before is no progress.
     before = backend.crawl.heads()
     deadline = time.monotonic() + PROGRESS_SECONDS
     while backend.lag() and backend.crawl.heads() == before:
         if time.monotonic() > deadline:
-            text = f"{there}, but none of {backend.lag():,} waiting events took effect within"
-            return Finding("workers", "FAIL", f"{text} {PROGRESS_SECONDS:.0f} s: its /readyz and its log say why")
+            waiting = events_waiting(backend.lag(), exact=backend.lag_is_exact)
+            text = f"no worker has applied an event for {plain_duration(PROGRESS_SECONDS)}, and {waiting}; seen:"
+            return Finding("workers", "FAIL", f"{text} {there}: /readyz and log of each say why")
         time.sleep(POLL_SECONDS)
         backend.crawl.follow()
     if seen.seconds > 2 * BEAT_SECONDS:

@@ -416,6 +416,11 @@ class Backend:
         self._rough_lag = (time.monotonic(), lag)
         return lag
 
+    @property
+    def lag_is_exact(self) -> bool:
+        """Whether the number of waiting events is exact, not an estimate."""
+        return isinstance(self.log, EventLog)
+
     def waiting_events(self, ends: Positions) -> int:
         """Return how many events below some ends of partitions have not taken effect yet.
 
@@ -423,7 +428,7 @@ class Backend:
         of records times their mean number of events of late.
         """
         offsets = sum(max(0, end - self.crawl.resume(partition)) for partition, end in ends.items())
-        if not offsets or isinstance(self.log, EventLog):
+        if not offsets or self.lag_is_exact:
             return offsets
         return round(offsets * (events_a_record(self.shard) or self.log.mean_events))
 
@@ -447,9 +452,7 @@ class Backend:
         return {**self.query.stats(), **more, "warnings": self.warnings(), "lag": lag, "undelivered": undelivered}
 
     def worker_problem(self) -> str | None:
-        """Return that no worker is there, for how long, how many events wait, and what to do.
-
-        None while one is there, and where all ended in order and left no event.
+        """Return that no worker is there, and what to do, or None: see `workers_missing`.
 
         Raises:
             StoreUnavailable: the store or the log can't be asked.
@@ -459,7 +462,7 @@ class Backend:
             return None
         waiting, applied_us = self.lag(), self.crawl.totals().time_us
         applied_seconds = time.time() - applied_us / MILLION if applied_us else None
-        return workers_missing(seen, waiting, applied_seconds, exact=isinstance(self.log, EventLog))
+        return workers_missing(seen, waiting, applied_seconds, exact=self.lag_is_exact)
 
     def warnings(self) -> list[str]:
         """Return what an operator should see to, while questions are answered all the same."""

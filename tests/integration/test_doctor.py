@@ -195,6 +195,24 @@ def test_dead_workers_are_found_within_half_a_minute(valkey: Server, tmp_path: P
         assert killed - BEAT_SECONDS - 2 <= float(seen[1]) <= killed
 
 
+def test_worker_that_was_just_killed_is_found_if_an_event_waits(valkey: Server, tmp_path: Path) -> None:
+    """What the worker applied before is no sign that one is there."""
+    settings = Settings.load(store=valkey.url, crawl="just-killed")
+    with StandingService(settings) as service, serving(service) as url:
+        worker = WorkerProcess(settings, tmp_path / "worker.log")
+        try:
+            curls.post(f"{url}/v1/events", json={"url": "http://a.example/"}).raise_for_status()
+            wait_until(lambda: curls.get(f"{url}/v1/stats").json()["read_pages"] == 1)
+        finally:
+            worker.process.kill()
+            worker.process.wait()
+        curls.post(f"{url}/v1/events", json={"url": "http://b.example/"}).raise_for_status()
+        verdict, found = verdicts(store=valkey.url, crawl="just-killed")["workers"]
+    assert verdict == "FAIL"
+    said = "no worker has applied an event for 5 seconds, and 1 accepted event waits; seen: 1 worker, last seen"
+    assert found.startswith(said)
+
+
 # Several crawls in one store.
 
 
