@@ -312,7 +312,8 @@ class Estimator:
         assert self._links is not None
         graph, before = self._links.graph(), self._state
         self._state, self._scored = (graph, pagerank(graph.inside)), None
-        if before is not None:
+        # A round whose pages all failed changes nothing, which would look as if the ranking had settled.
+        if before is not None and self.outside_fetched > (self._changes[-1][0] if self._changes else 0):
             change = np.abs(_local_shares(*self._state) - _local_shares(*before)).sum()
             self._changes.append((self.outside_fetched, float(change)))
 

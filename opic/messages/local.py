@@ -7,7 +7,9 @@ from msgspec import Struct
 from opic.messages.terms import about
 
 METHOD_CHARS_MAX: Final = 64
-CHANGES: Final = "How much each round of fetching changed the ranking, oldest first."
+CHANGES: Final = (
+    "How much each round of fetching changed the ranking, oldest first; rounds that fetched no page are left out."
+)
 EXPIRES: Final = "Time at which the list expires unless it is replaced, Unix seconds: 30 days after its last update."
 
 

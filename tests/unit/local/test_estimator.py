@@ -101,6 +101,20 @@ def test_list_equals_that_of_find_global_pagerank(name: str, seed: int) -> None:
     assert importance == sorted(importance, reverse=True)
 
 
+def test_rounds_whose_pages_all_failed_do_not_look_settled() -> None:
+    events = web(3)
+    for url, event in events.items():
+        if not url.startswith(f"http://{DOMAIN}/") and sum(map(ord, url)) % 3:
+            event.status, event.links = 500, []
+    estimator = Estimator(DOMAIN, EstimatorOptions(20, "sc", 1), RecordedFetcher(events), Journal(DOMAIN))
+    estimator.open(local(events), ())
+    fetched = []
+    while not estimator.done and estimator.round():
+        fetched.append(estimator.outside_fetched)
+    assert len(fetched) > len(set(fetched) - {0}) > 2  # Some rounds fetched nothing.
+    assert [count for count, _ in estimator.ranking().changes] == sorted(set(fetched) - {0})
+
+
 @pytest.mark.parametrize("select", ["sc", "random"])
 @pytest.mark.parametrize("crawls_itself", [False, True])
 def test_killed_estimator_ends_with_the_same_list(tmp_path: Path, select: str, crawls_itself: bool) -> None:
