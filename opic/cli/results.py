@@ -1,7 +1,8 @@
 """Commands that read a whole crawl from its store: export, comparison with other scores, verification."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal, cast
+from typing import Annotated, Any, Final, Literal, cast
 
 import typer
 
@@ -34,7 +35,16 @@ def export(
     with opened(chosen) as backend, showing_progress(PROGRESS_LINE_SECONDS) as show:
         patience = backend.frontier.politeness.patience
         answer = run(backend.query, file, kind, links=links, patience=patience, on_progress=show)
-    print_answer(answer, chosen.as_json)
+    print_answer(answer if chosen.as_json else _plain_export(answer), chosen.as_json)
+
+
+def _plain_export(answer: Mapping[str, Any]) -> dict[str, object]:
+    """Return what a person reads of an export: files and counts first, no value with others inside.
+
+    The digests of the journals and the weights of classes are in the JSON only, and beside the export.
+    """
+    left: dict[str, object] = {**answer, "files": ", ".join(answer["files"]), **answer["settings"]}
+    return {name: value for name, value in left.items() if value is not None and not isinstance(value, list | dict)}
 
 
 @choosing

@@ -87,7 +87,7 @@ def export(
         on_progress: called with the rows written, their number, and a text.
 
     Returns:
-        "files", "pages" or "hosts", "links" if asked for, and what they are of.
+        "files", "pages" or "hosts", "links" if asked for, "bytes" of all files, and what they are of.
 
     Raises:
         BadInput: the file can't be written, or the format has no links.
@@ -110,7 +110,8 @@ def export(
                 counts |= _write_links(picture, files[-1], format, about, on_progress, packed=packed)
         if own:
             files[1].write(json.dumps(about, indent=1).encode() + b"\n")
-    return {"files": [str(one) for one in paths], **counts, **about}
+    size = sum(one.stat().st_size for one in paths)
+    return {"files": [str(one) for one in paths], **counts, "bytes": size, **about}
 
 
 def _check(path: Path, format: str, *, links: bool, packed: bool) -> None:

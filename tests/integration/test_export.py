@@ -220,6 +220,22 @@ def test_duckdb_reads_the_exported_files(valkey: Server, tmp_path: Path) -> None
     assert (pages, total) == (told["pages"], pytest.approx(1, abs=1e-9))
 
 
+def test_printed_fields_are_plain_values(valkey: Server, tmp_path: Path) -> None:
+    crawled(valkey, "export-printed", 2)
+    path = tmp_path / "p.csv"
+    command = ["export", str(path), "--links", "--store", valkey.url, "--crawl", "export-printed"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    fields = dict(line.split("\t") for line in done.stdout.splitlines())
+    files = [path, tmp_path / "p.csv.meta.json", tmp_path / "p.links.csv"]
+    assert list(fields)[:5] == ["files", "pages", "links", "bytes", "crawl"]
+    assert fields["files"] == ", ".join(map(str, files))
+    assert int(fields["pages"]) == len(path.read_text().splitlines()) - 1
+    assert int(fields["bytes"]) == sum(one.stat().st_size for one in files)
+    assert (fields["shards"], fields["damping"]) == ("2", "0.85")
+    assert not [value for value in fields.values() if value.startswith(("{", "["))]
+
+
 @pytest.mark.parametrize(
     ("name", "format", "links", "why"),
     [
