@@ -214,7 +214,7 @@ def ending(forecast: Mapping[str, Any]) -> str:
     if forecast["pace"] == "finished":
         return "Every known page that may be fetched was read."
     if forecast["pace"] == "new":
-        return f"{_pages(left)} to fetch. Too few pages were read to tell when the crawl ends."
+        return f"{_pages(left)} to fetch. It is too early to tell when the crawl ends."
     if forecast["pace"] == "idle":
         return f"{_pages(left)} to fetch. No event came for {idle}, so it can't be told when the crawl ends."
     a_minute, found = 60 * forecast["reads_per_second"], forecast["found_per_read"]

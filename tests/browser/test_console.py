@@ -213,10 +213,38 @@ def test_an_empty_crawl_says_what_to_do(browser: Browser, tmp_path: Path) -> Non
         watching(browser, service.url) as watched,
     ):
         watched.text("#next-none", "Nothing can be handed out right now.")
-        watched.text("#held-rows", "No page is known yet: add some with `opic seed URL`.")
+        watched.text("#held-rows", "No page is known yet: add some with opic seed URL.")
+        expect(watched.page.locator("#held-rows code")).to_have_text("opic seed URL")
         watched.text("#top-none", "No page is known yet.")
-        watched.text("#curve-none", "Drawn once pages are read.")
+        watched.text("#classes-none", "No classes: every page gets the same grants.")
+        watched.text("#curve-none", "Drawn once pages are read over 5 s or more.")
+        for empty in ("#convergence", "#spark svg", "main th"):
+            expect(watched.page.locator(empty).locator("visible=true")).to_have_count(0)
         assert (watched.complaints, watched.bad) == ([], [])
+
+
+def test_pages_of_equal_importance_have_one_rank_and_keys_of_read_pages_are_not_shown(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with (
+        running(tmp_path / "data", tmp_path / "serve.log", host_delay_seconds=0, revisit_seconds=0) as service,
+        watching(browser, service.url) as watched,
+    ):
+        site = "https://a.example/"
+        service.post("/v1/events", {"url": site, "links": [f"{site}1", "https://b.example/"]}).raise_for_status()
+        service.post("/v1/events", {"url": f"{site}1", "links": [site]}).raise_for_status()
+        service.post("/v1/seeds", {"urls": ["https://c.example/", "https://d.example/"]}).raise_for_status()
+        service.settle()
+        expect(watched.page.locator("#top-rows tr")).to_have_count(5, timeout=WAIT_MS)
+        watched.page.reload()
+        expect(watched.page.locator("#top-rows tr")).to_have_count(5, timeout=WAIT_MS)
+        expect(watched.page.locator("#next-rows tr", has_text="before").first).to_be_visible(timeout=WAIT_MS)
+        ranks = [page["rank"] for page in service.get("/v1/top", n="12").json()["pages"]]
+        assert len(set(ranks)) < len(ranks)
+        shown = [each.inner_text() for each in watched.page.locator("#top-rows .rank").all()]
+        assert [int(text.removeprefix("≈ ")) for text in shown] == ranks
+        before = watched.page.locator("#next-rows tr", has_text="before")
+        assert {row.locator("td").last.inner_text() for row in before.all()} == {"–"}
 
 
 # Words of URLs that were broken, although they would fit a line.
@@ -509,7 +537,10 @@ def test_console_warns_that_no_worker_is_there(browser: Browser, valkey: Server,
         watched.text("#state-text", "Live")
         assert watched.page.is_hidden("#warnings")
         curls.post(f"{url}/v1/events", json={"url": "http://a.example/"}).raise_for_status()
-        watched.text("#warnings", "no worker has applied an event yet, and 1 accepted event waits")
+        watched.text("#warnings", "No worker has applied an event yet, and 1 accepted event waits")
+        expect(watched.page.locator("#warnings code").first).to_have_text("opic worker")  # And not in backticks.
+        left = "(at) => at.getBoundingClientRect().left + parseFloat(getComputedStyle(at).paddingLeft)"
+        assert len({watched.page.locator(at).evaluate(left) for at in (".bar", "#main", "#warnings")}) == 1
         watched.text("#state-text", "Live, and something needs care")
 
 
@@ -521,6 +552,7 @@ def test_the_token_is_asked_for_sent_and_kept_for_the_tab_only(browser: Browser,
         page = watched.page
         watched.text("#token-why", "This service wants a token.")
         watched.text("#state-text", "Token wanted")
+        expect(page.locator("#main")).to_be_hidden()  # It would be a dozen empty sections.
         asked = len(watched.requests)
         page.fill("#token", "not the token")
         page.press("#token", "Enter")

@@ -2,7 +2,7 @@
 
 import { ask, token, Trouble } from "./ask.js";
 import { bars, spark } from "./draw.js";
-import { byId, dayOf, fill, html, linkOut, momentOf, ofTheWeb, pageCell, percent, plain, setText, short, span, three, timeOf, tree, whole, withBreaks } from "./show.js";
+import { byId, dayOf, fill, html, linkOut, momentOf, ofTheWeb, pageCell, percent, plain, setSentence, setText, short, span, three, timeOf, tree, whole, withBreaks } from "./show.js";
 import { showDomains } from "./local.js";
 import { showSeries } from "./progress.js";
 import * as view from "./view.js";
@@ -112,6 +112,7 @@ const share = (best) => {
   const text = html("span");
   return [html("td", { class: "n share" }, text, meter), ({ importance }) => {
     setText(text, three(importance));
+    meter.style.setProperty("--least", importance > 0 ? "4px" : "0px");
     meter.style.setProperty("--share", Math.min(1, importance / best()).toFixed(3));
   }];
 };
@@ -125,8 +126,8 @@ function showTop({ pages, certainty }) {
 
 function rankCell() {
   const made = html("td", { class: "n rank" });
-  return [made, ({ certain }, at) => {
-    setText(made, certain === false ? `≈ ${at + 1}` : String(at + 1));
+  return [made, ({ certain, rank }) => {
+    setText(made, certain === false ? `≈ ${whole(rank)}` : whole(rank));
     made.title = certain === undefined ? "" : certain ? "The error bound makes this rank certain." : "Within the error bound, other pages may have this rank.";
   }];
 }
@@ -150,14 +151,14 @@ function showNext({ pages, order, held_back: why }) {
   showRows("next", pages, () => [
     pageOf(),
     cell("read", (page) => (page.fetched_before ? "before" : "never")),
-    cell("n", ({ key }) => (order === "cash" ? short(key) : three(key)))], "Nothing can be handed out right now.");
+    cell("n", ({ key, fetched_before: read }) => (order === "cash" ? short(key) : read && order === "exact" ? "–" : three(key)))], "Nothing can be handed out right now.");
   setText(byId("next-key"), order === "cash" ? "Cash, grains" : "Key");
   setText(byId("next-order"), pages.length ? `${ORDERS[order] ?? ""} This is a look: it leases nothing.` : "");
   byId("held").hidden = !why.length;
   setText(byId("held-title"), pages.length ? "Not handed out now" : "Why");
   fill(byId("held-rows"), why, () => {
     const item = html("li");
-    return [item, (sentence) => setText(item, plain(sentence))];
+    return [item, (sentence) => setSentence(item, plain(sentence))];
   });
 }
 
@@ -354,8 +355,9 @@ function tell() {
   if (found.came !== null) setText(byId("page-age"), `${span(found.age + now - found.came)} old`);
   const state = tokenWanted ? "token" : away ? "away" : paused ? "paused" : STATS.came === null ? "wait" : warnings.length ? "warns" : "live";
   const said = { token: "Token wanted", away: "No answer", paused: "Paused", wait: "Connecting", live: "Live", warns: "Live, and something needs care" }[state];
+  byId("main").hidden = tokenWanted && STATS.came === null; // There is nothing to show yet.
   byId("warnings").hidden = state !== "warns";
-  setText(byId("warnings"), warnings.join(" "));
+  setSentence(byId("warnings"), warnings.map((text) => `${plain(text).replace(/\.$/, "")}.`).join(" "));
   byId("state").dataset.state = state;
   setText(byId("state-text"), STATS.came === null || ["live", "warns"].includes(state) && ageOf(STATS) < 5 ? said : `${said}, numbers are ${span(ageOf(STATS))} old`);
   if (away) {

@@ -144,6 +144,7 @@ export function bars(host, { values: given, about, height = 190 }) {
 
 // A line without axes, of the last values; the eye sees rest and unrest, the number is beside it.
 export function spark(host, values, most) {
+  if (values.length < 2) return host.replaceChildren("\u00a0");
   const [width, height] = [120, 18];
   const top = Math.max(...values, 1e-9);
   const points = values.map((value, at) =>

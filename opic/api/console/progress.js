@@ -12,11 +12,15 @@ const PAGES = [
 ];
 const ALWAYS = 2; // The first lines are drawn in any case, the others where there are such pages.
 
+const SHORT_SECONDS = 5; // Of less than that a picture says nothing: its times would be one.
+const isLong = (progress) => progress.length > 1 && progress.at(-1).time - progress[0].time >= SHORT_SECONDS;
+
 function showPages(progress) {
   const last = progress.at(-1);
+  const drawable = isLong(progress);
   const drawn = PAGES.filter(({ of }, at) => at < ALWAYS || progress.some((counts) => counts[of] > 0));
   lines(byId("progress"), {
-    lines: progress.length < 2 ? [] : drawn.map(({ name, kind, of }) =>
+    lines: !drawable ? [] : drawn.map(({ name, kind, of }) =>
       ({ name, kind, points: progress.map((counts) => [counts.time, counts[of]]), now: whole(last[of]) })),
     x: { ...overTime, name: "time of the last event" },
     y: { name: "pages", show: brief },
@@ -26,6 +30,7 @@ function showPages(progress) {
 }
 
 function showConvergence(convergence) {
+  byId("convergence").hidden = convergence.length < 2;
   const bounds = convergence.filter((point) => point.error_bound !== null);
   const unspent = convergence.filter((point) => Number(point.clock) > 0);
   const of = (point) => Number(point.unspent) / Number(point.clock);
@@ -46,5 +51,5 @@ export function showSeries({ progress, forecast, convergence }) {
   setText(byId("forecast"), forecast ? plain(forecast.text) : "");
   showPages(progress ?? []);
   showConvergence(convergence);
-  setText(byId("curve-none"), (progress ?? []).length < 2 ? "Drawn once pages are read." : "");
+  setText(byId("curve-none"), isLong(progress ?? []) ? "" : `Drawn once pages are read over ${SHORT_SECONDS} s or more.`);
 }

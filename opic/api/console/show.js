@@ -29,6 +29,13 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+// A sentence of an answer: it begins with a capital, and what stands in backticks is code.
+export function setSentence(element, text) {
+  const parts = (text[0]?.toUpperCase() ?? "").concat(text.slice(1)).split("`");
+  if (element.textContent === parts.join("")) return;
+  element.replaceChildren(...parts.map((part, at) => (at % 2 ? html("code", {}, part) : part)));
+}
+
 export const plain = (text) =>
   String(text).replace(HIDDEN, (found) => `\\u{${found.codePointAt(0).toString(16)}}`);
 
