@@ -33,7 +33,7 @@ from chaos.report import WorldReport
 from chaos.stores import BundledStore, ManyNodes, OneServer
 from chaos.worlds import World
 from opic.ingest.event_log import EventLog
-from opic.ingest.step_counts import WORKER_AT
+from opic.ingest.heartbeats import workers_seen
 from opic.model.events import LOG_PARTITION, Record, encode_seeds
 from opic.model.ledger import Ledger
 from opic.replica import Crawl
@@ -215,7 +215,7 @@ class Scene:
         url = self.urls()[0]
         with connect(self.store.workers_url) as client:
             first = self.opened(client).shards[0]
-            wait_until(lambda: first.client.hexists(first.keys.metrics, WORKER_AT), READY_SECONDS_MAX)
+            wait_until(lambda: workers_seen(first.client, first.keys).alive, READY_SECONDS_MAX)
         for at in range(0, len(pages), SEEDS_A_CALL):
             some = pages[at : at + SEEDS_A_CALL]
             curls.post(f"{url}/v1/seeds", json={"urls": some}, timeout=60).raise_for_status()
