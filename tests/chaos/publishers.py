@@ -14,6 +14,8 @@ from processes import wait_until
 from chaos.worlds import World
 from opic.ingest.kafka.connection import headers_of
 from opic.model.events import CrawlEvent, encode_crawl_event, encode_seeds
+from opic.model.packed_events import pack
+from opic.urls.canonical import shard_of
 
 EVENTS_A_SECOND = 250
 READS_A_PAGE = 25  # On average, of the 64 measures that are kept: the inspector wants them all.
@@ -77,6 +79,18 @@ class Events:
                 yield Sent(value, "event", host, b"", read)
 
 
+def some_packed(events: Events, count: int, partitions: int) -> Iterator[Sent]:
+    """Half of the reads come with others of their partition in a record, as this project's publishers send them."""
+    packs: dict[int, list[Sent]] = {}
+    for one in events.some(count):
+        if one.read is None or one.key or events.rng.random() < 0.5:
+            yield one
+        else:
+            packs.setdefault(shard_of(one.host, partitions), []).append(one)
+    for pack_of in packs.values():
+        yield Sent(pack([one.value for one in pack_of]), "event", pack_of[0].host, b"")
+
+
 def put(
     producer: KafkaProducer, topic: Topic, world: World, rng: random.Random, one: Sent, *more: tuple[str, bytes]
 ) -> Any:
@@ -109,7 +123,7 @@ class Publishers(threading.Thread):
                     self.idle.set()
                 continue
             self.idle.clear()
-            for one in self._events.some(EVENTS_A_SECOND // 10):
+            for one in some_packed(self._events, EVENTS_A_SECOND // 10, self.world.partitions):
                 futures.append(put(producer, self.topic, self.world, self._events.rng, one))
             time.sleep(0.1)
             futures = self.counted(futures)
