@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from opic.messages.terms import AsOf, Share, about
+from opic.messages.terms import AsOf, LaterAsOf, Share, about, always
 
 REVISIT_SECONDS_MAX: Final = 31_536_000  # A year.
 DELAY_SECONDS_MAX: Final = 86_400
@@ -33,19 +33,21 @@ class Page(Struct, frozen=True):
     meta: Annotated[dict[str, str], about("The last metadata given for the page; absent if none.")] = {}
 
 
-class HeldBack(Struct, frozen=True, kw_only=True):
+class HeldBack(Struct, frozen=True):
     """How many of the requested pages are held back, by what holds them."""
 
-    leased: Annotated[int, about("Leased to crawlers; of any mode, since their events may bring new pages.")]
-    host_delay: Annotated[int, about("Of hosts that are delayed, have too many pages in flight, or are called busy.")]
-    revisit: Annotated[int, about("Read less than OPIC_REVISIT_SECONDS ago.")]
-    retry: Annotated[int, about("In the back-off after a failed fetch or an expired lease.")]
-    not_before: Annotated[int, about("Not to be offered yet, as an event or a seed said.")]
-    denied: Annotated[int, about("Not to be fetched: 401, 403, 451, robots.txt, the scope, a rule, a trap.")]
-    given_up: Annotated[int, about("After OPIC_MAX_FAILURES failures of the page or its host, or by an event.")]
+    leased: Annotated[int, always("Leased to crawlers; of any mode, since their events may bring new pages.")] = 0
+    host_delay: Annotated[
+        int, always("Of hosts that are delayed, have too many pages in flight, or are called busy.")
+    ] = 0
+    revisit: Annotated[int, always("Read less than OPIC_REVISIT_SECONDS ago.")] = 0
+    retry: Annotated[int, always("In the back-off after a failed fetch or an expired lease.")] = 0
+    not_before: Annotated[int, always("Not to be offered yet, as an event or a seed said.")] = 0
+    denied: Annotated[int, always("Not to be fetched: 401, 403, 451, robots.txt, the scope, a rule, a trap.")] = 0
+    given_up: Annotated[int, always("After OPIC_MAX_FAILURES failures of the page or its host, or by an event.")] = 0
 
 
-class NextPages(Struct, frozen=True, kw_only=True):
+class NextPages(Struct, frozen=True):
     """Pages to fetch, best first."""
 
     pages: list[Page]
@@ -53,11 +55,11 @@ class NextPages(Struct, frozen=True, kw_only=True):
     exhausted: Annotated[bool, about("True if there are no pages, and waiting alone will bring none.")]
     waiting: HeldBack
     as_of: AsOf
-    policy: Annotated[str, about("The policy of importance: the default one.")]
+    policy: Annotated[str, always("The policy of importance: the default one.")] = "static"
     order: Annotated[str | None, about("`exact` (importance) or `cash`; only where links are kept.")] = None
 
 
-class FrontierPage(Struct, frozen=True, kw_only=True):
+class FrontierPage(Struct, frozen=True):
     """A page that would be handed out."""
 
     url: str
@@ -65,26 +67,26 @@ class FrontierPage(Struct, frozen=True, kw_only=True):
     cash: Cash
     importance: Share
     fetched_before: bool
-    key: Annotated[float, about("What orders the pages, largest first; see `order`.")]
+    key: Annotated[float, always("What orders the pages, largest first; see `order`.")] = 0.0
 
 
-class Frontier(Struct, frozen=True, kw_only=True):
+class Frontier(Struct, frozen=True):
     """The pages that would be handed out next, best first."""
 
     pages: list[FrontierPage]
     as_of: AsOf
-    exhausted: Annotated[bool, about("True if there are no pages, and waiting alone will bring none.")]
-    waiting: Annotated[HeldBack, about("As in the answer of /v1/next.")]
-    policy: Annotated[str, about("The policy of importance: the default one.")]
+    exhausted: Annotated[bool, always("True if there are no pages, and waiting alone will bring none.")] = False
+    waiting: Annotated[HeldBack, always("As in the answer of /v1/next.")] = HeldBack()
+    policy: Annotated[str, always("The policy of importance: the default one.")] = "static"
     order: Annotated[
         str,
-        about(
+        always(
             "What the keys are. `exact`: of pages never read, importance with OPIC_SEED_SHARE of the random jumps to "
             "seeds or trusted pages; of pages read before, below 0, by importance, rate of change and age. `cash`; "
             "`trust`, of mode coverage; `random`; `cycle`."
         ),
-    ]
-    held_back: Annotated[list[str], about("`waiting` in sentences, or why there is no page.")]
+    ] = "cash"
+    held_back: Annotated[list[str], always("`waiting` in sentences, or why there is no page.")] = []
 
 
 class Released(Struct, frozen=True):
@@ -133,7 +135,7 @@ class Politeness(Struct, frozen=True):
     as_of: AsOf
 
 
-class Coverage(Struct, frozen=True, kw_only=True):
+class Coverage(Struct, frozen=True):
     """The share of personalized PageRank, with teleport to the trusted pages, that the fetched pages hold."""
 
     coverage: Annotated[float, about("Lower bound on the share, for any links of unfetched pages.", ge=0, le=1)]
@@ -142,12 +144,12 @@ class Coverage(Struct, frozen=True, kw_only=True):
     damping: Annotated[float, about("Share of visitors that follow a link: OPIC_DAMPING.")]
     links_unknown: Annotated[
         int,
-        about(
+        always(
             "Number of fetched pages whose links are not kept, since they were read before trust was given or links "
             "were kept: they hold less until they are read again."
         ),
-    ]
-    as_of: AsOf
+    ] = 0
+    as_of: LaterAsOf = None
     delta: Annotated[float | None, about("The delta of the request, if it is over 0.")] = None
     target: Annotated[float | None, about("The target of the request.")] = None
     fetches_expected: Annotated[

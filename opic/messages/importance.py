@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Struct, field
 
-from opic.messages.terms import AsOf, Next, RankAsOf, Share, Window, about
+from opic.messages.terms import AsOf, LaterAsOf, Next, RankAsOf, Share, Window, about, always
 
 
 class Importance(Struct, frozen=True):
@@ -46,7 +46,7 @@ class OneImportance(Importance, frozen=True, kw_only=True):
     """The importance of one page."""
 
     importance: Share
-    as_of: AsOf
+    as_of: LaterAsOf = None
 
 
 class Importances(Struct, frozen=True):
@@ -61,11 +61,11 @@ class TopPage(Importance, frozen=True, kw_only=True):
     """A page and its importance."""
 
     importance: Share
-    policy: Annotated[str, about("The policy of the estimate.")]
+    policy: Annotated[str | None, always("The policy of the estimate.")] = None
     window: Annotated[
         Window | None,
-        about("The requested window: rounds, or a duration such as 30d; null for the static policy."),
-    ]
+        always("The requested window: rounds, or a duration such as 30d; null for the static policy.", null=True),
+    ] = None
 
 
 class Top(Struct, frozen=True):
@@ -138,14 +138,14 @@ class FoundPage(Struct, frozen=True):
     importance: Share
 
 
-class Search(Struct, frozen=True, kw_only=True):
+class Search(Struct, frozen=True):
     """The pages found among those looked at, the most important first. A search ends after about a second."""
 
     pages: list[FoundPage]
     found: Annotated[int, about("How many pages were found; `pages` has the best of them.")]
     looked_at: Annotated[int, about("At how many pages this call looked, in order of first sight.")]
     known_pages: Annotated[int, about("How many there are to look at.")]
-    as_of: AsOf
+    as_of: LaterAsOf = None
     next: Annotated[str | None, about("The value for `after`, if the time was over before the end.")] = None
 
 
@@ -165,7 +165,7 @@ class Inflow(Struct, frozen=True):
     ] = None
 
 
-class Inflows(Struct, frozen=True, kw_only=True):
+class Inflows(Struct, frozen=True):
     """The in-flow of the pages of a domain, host, prefix or list; masses are sums of importance.
 
     Pages of a list come in its order, others in order of first sight.
@@ -178,8 +178,10 @@ class Inflows(Struct, frozen=True, kw_only=True):
         float, about("Importance of the pages outside the domain that were read and have no links.")
     ]
     known_pages: Annotated[int, about("Number of known pages in the whole store.")]
-    policy: Annotated[str, about("static where in-flow is counted; else the policy of the importance that came.")]
-    as_of: AsOf
+    policy: Annotated[str, always("static where in-flow is counted; else the policy of the importance that came.")] = (
+        "static"
+    )
+    as_of: LaterAsOf = None
     next: Next = None
     missing: Annotated[list[str] | None, about("Of a list: its pages that are gone or were never seen.")] = None
     error_bound: Annotated[
@@ -191,13 +193,13 @@ class Inflows(Struct, frozen=True, kw_only=True):
     ] = None
 
 
-class Inlinks(Struct, frozen=True, kw_only=True):
+class Inlinks(Struct, frozen=True):
     """The pages known to link to a page."""
 
     url: Annotated[str, about("Canonical URL of the page.")]
     inlinks: Annotated[list[str], about("Pages that were read, are not gone, and link to it as last read.")]
     known: Annotated[int, about("How many such pages there are in all.")]
-    as_of: AsOf
+    as_of: LaterAsOf = None
 
 
 class CashParts(Struct, frozen=True):
@@ -240,7 +242,7 @@ class AppliedRule(Struct, frozen=True):
     effect: str
 
 
-class Standing(Struct, frozen=True, kw_only=True):
+class Standing(Struct, frozen=True):
     """Whether a page is handed out next, and if not, why not."""
 
     state: Annotated[str, about("As beside `frontier`.")]
@@ -266,7 +268,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     ] = None
     refused: Annotated[str | None, about("Why the event of its lease was refused.")] = None
     rules: Annotated[list[AppliedRule], about("The rules that apply to its URL.")] = []
-    order: Annotated[str, about("What orders suggestions; as in the answer to /v1/frontier.")]
+    order: Annotated[str, always("What orders suggestions; as in the answer to /v1/frontier.")] = "cash"
 
 
 class Giver(Struct, frozen=True):
@@ -302,7 +304,9 @@ class Explanation(OneImportance, frozen=True, kw_only=True):
     state: Annotated[str, about("unread, read (since it became known or came back), gone, excluded or given_up.")]
     frontier: Annotated[Standing, about("Whether the page is `next`, and if not, why not.")]
     given_by: Annotated[GivenBy | None, about("Who links to it, and what that gives it.")] = None
-    reasons: Annotated[list[Reason], about("The explanation in sentences.")]
-    depth: Annotated[int | None, about("Number of links from a seed to the page; null if unknown.")]
-    meta: Annotated[dict[str, str], about("The last metadata given for the page.")]
-    excluded: Annotated[bool, about("True if the page was forbidden when it was last fetched; it is not offered.")]
+    reasons: Annotated[list[Reason], always("The explanation in sentences.")] = []
+    depth: Annotated[int | None, always("Number of links from a seed to the page; null if unknown.", null=True)] = None
+    meta: Annotated[dict[str, str], always("The last metadata given for the page.")] = {}
+    excluded: Annotated[bool, always("True if the page was forbidden when it was last fetched; it is not offered.")] = (
+        False
+    )

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
-from opic.messages.terms import AsOf, about
+from opic.messages.terms import AsOf, about, always
 
 
 class Audit(Struct, frozen=True):
@@ -20,7 +20,7 @@ class Audit(Struct, frozen=True):
     ]
 
 
-class Stats(Struct, frozen=True, kw_only=True):
+class Stats(Struct, frozen=True):
     """Counts of the service."""
 
     known_pages: int
@@ -45,10 +45,10 @@ class Stats(Struct, frozen=True, kw_only=True):
             "graph; absent if unknown."
         ),
     ] = None
-    crawl: Annotated[str, about("The crawl that answers,")]
-    store: Annotated[str, about("its store, without a password,")]
-    opic_version: Annotated[str, about("and the version of the service.")]
-    given_up_pages: Annotated[int, about("Pages given up after failed fetches.")]
+    crawl: Annotated[str, always("The crawl that answers,")] = ""
+    store: Annotated[str, always("its store, without a password,")] = ""
+    opic_version: Annotated[str, always("and the version of the service.")] = ""
+    given_up_pages: Annotated[int | None, always("Pages given up after failed fetches.")] = None
     scope: Annotated[str | None, about("Only pages of these may be offered, OPIC_SCOPE; absent without a scope.")] = (
         None
     )
@@ -56,9 +56,11 @@ class Stats(Struct, frozen=True, kw_only=True):
         int | None,
         about("Known pages outside the scope; on a large store, those judged so far. Absent without a scope."),
     ] = None
-    undelivered: Annotated[int, about("Deposits and grants on their way between shards.")]
-    warnings: Annotated[list[str], about("What an operator should see to; see /readyz.")]
-    kept_links: Annotated[Literal["kept", "not kept", "too large"], about("`too large`: for this endpoint.")]
+    undelivered: Annotated[int | None, always("Deposits and grants on their way between shards.")] = None
+    warnings: Annotated[list[str], always("What an operator should see to; see /readyz.")] = []
+    kept_links: Annotated[
+        Literal["kept", "not kept", "too large"] | None, always("`too large`: for this endpoint.")
+    ] = None
     granted_rounds: Annotated[
         float | None,
         about("Number of grants that a page of weight 1 has received so far; absent under OPIC_VIRTUAL=continuous."),
@@ -80,17 +82,18 @@ class SeriesEntry(Struct, frozen=True):
     clock: Annotated[int, about("Grains spent by reads.")]
 
 
-class CurvePoint(SeriesEntry, frozen=True, kw_only=True):
+class CurvePoint(SeriesEntry, frozen=True):
     """The position of the crawl at a time, and the error bound of its estimates."""
 
     unspent: Annotated[int, about("Grains on read pages that are not spent yet; their ratio to the clock tends to 0.")]
     error_bound: Annotated[
         float | None,
-        about(
+        always(
             "Upper bound on the L1 distance of importance, by the default policy then, from exact PageRank; null if "
-            "unknown."
+            "unknown.",
+            null=True,
         ),
-    ]
+    ] = None
 
 
 class PagesAt(Struct, frozen=True):
@@ -119,7 +122,7 @@ class Forecast(Struct, frozen=True):
     seconds: Annotated[float | None, about("Until all are read; null if that can't be told.")] = None
 
 
-class Series(Struct, frozen=True, kw_only=True):
+class Series(Struct, frozen=True):
     """The progress of a crawl, oldest first; the last entry of each list is the current one."""
 
     series: Annotated[list[SeriesEntry], about("One entry per hour or quarter of a round, thinned out to about `n`.")]
@@ -128,11 +131,11 @@ class Series(Struct, frozen=True, kw_only=True):
         about("Sixteen points for each doubling of the rounds, recorded while an endpoint was running."),
     ]
     as_of: AsOf
-    progress: Annotated[list[PagesAt], about("Counts of pages at the same points.")]
-    forecast: Annotated[Forecast, about("When the crawl ends.")]
+    progress: Annotated[list[PagesAt], always("Counts of pages at the same points.")] = []
+    forecast: Annotated[Forecast | None, always("When the crawl ends.")] = None
 
 
-class DeadLetter(Struct, frozen=True, kw_only=True):
+class DeadLetter(Struct, frozen=True):
     """An event that was refused."""
 
     id: Annotated[str, about("Id of the entry in the store, or partition-offset in the dead-letter topic.")]
@@ -143,7 +146,7 @@ class DeadLetter(Struct, frozen=True, kw_only=True):
     value: Annotated[str, about("The first few hundred bytes of the value; bytes that are not text are escaped.")]
     value_bytes: Annotated[int, about("Size of the whole value in bytes.")]
     at: Annotated[float, about("Time when it became a dead letter, in Unix seconds.")]
-    replayed: Annotated[bool, about("True if it was published again.")]
+    replayed: Annotated[bool, always("True if it was published again.")] = False
     index: Annotated[int | None, about("Its place in the array of events that its record has; null without one.")] = (
         None
     )

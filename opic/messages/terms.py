@@ -35,7 +35,18 @@ def about(description: str, **terms: Any) -> Meta:
     return Meta(description=description, **terms)
 
 
+def always(description: str, *, null: bool = False) -> Meta:
+    """Describe a field that the service always sends. Older ones did not, so it has a default for the client.
+
+    Args:
+        description: of the field.
+        null: whether the service may send null; else that is only what the client puts in its place.
+    """
+    return Meta(description=description, extra_json_schema={"always": null})
+
+
 AsOf = Annotated[float, about("Time of the state that this answer shows, in Unix seconds.")]
+LaterAsOf = Annotated[float | None, always("Time of the state that this answer shows, in Unix seconds.")]
 RankAsOf = Annotated[
     float | None,
     about("Time of the state that the ranks are computed from, in Unix seconds; present only if older than `as_of`."),
