@@ -53,10 +53,10 @@ class ExactView(CrawlPages):
         return replace(self, bound=min(self.bound + lost, BOUND_MAX))
 
     def share(self, place: Place) -> float | None:
-        """Return the importance of a page, None if it is gone; if it is newer, the least that it can have: `jump`."""
+        """Return the importance of a page, None if it is gone; 0 if this state does not know it."""
         at = int(self.starts[place[0]]) + place[1]
         if not self.knows(place):
-            return self.jump
+            return 0.0
         return None if self.state[at] & Flag.GONE else float(self.shares[at])
 
     def knows(self, place: Place) -> bool:
@@ -68,8 +68,6 @@ class ExactView(CrawlPages):
         """Return the visits counted at a page, and those not moved on yet; their sum is its share of all."""
         if not (share := self.share(place)):
             return 0.0, 0.0
-        if not self.knows(place):
-            return 0.0, share * self.visits
         unmoved = float(self.unmoved[int(self.starts[place[0]]) + place[1]])
         return (share - unmoved) * self.visits, unmoved * self.visits
 

@@ -163,7 +163,8 @@ class PageQuery:
         """
         exact = self.exact.told_of(places) if self.exact is not None and self._policy in (None, EXACT) else None
         if exact is not None:
-            return EXACT, [exact.share(place) or 0.0 for place in places]
+            # Of a page that is newer still, the least that it can have.
+            return EXACT, [(exact.share(place) or 0.0) if exact.knows(place) else exact.jump for place in places]
         policy, span = self.policy_of(self.by_cash, None)
         if span is None:
             return policy, [None] * len(places)
@@ -214,11 +215,11 @@ class PageQuery:
         """Estimate the importance of pages.
 
         Exact policy: PageRank of the known graph as last crawled, within the "error_bound". Importance, rank and
-        whether a page is gone are those of one state; a page newer than that has the share of the random jump, which
-        is the least it can have. Static policy: (H + C) / sum of H + C over live pages, computed in integers and
-        rounded once, from the current state; the rank is from a snapshot, up to a second older on a large busy store.
-        Window policies: as defined in `opic.model.windows`, from a snapshot, since each page's share depends on all
-        pages' measures. Cash and reads are current under every policy.
+        whether a page is gone are those of one state; a page newer than that has importance 0. Static policy: (H + C)
+        / sum of H + C over live pages, computed in integers and rounded once, from the current state; the rank is from
+        a snapshot, up to a second older on a large busy store. Window policies: as defined in `opic.model.windows`,
+        from a snapshot, since each page's share depends on all pages' measures. Cash and reads are current under every
+        policy.
 
         Args:
             urls: any number, in any form; each batch of 2,000 is read at one instant in each shard.

@@ -195,7 +195,10 @@ def test_progress_says_when_the_crawl_ends_or_why_that_is_unknown(watched: Watch
     page = watched.loaded()
     series = service.get("/v1/series").json()
     watched.text("#forecast", series["forecast"]["text"].split(". ")[0])
-    counts = series["progress"][-1]
+    first, *_, counts = series["progress"]
+    if counts["time"] - first["time"] < 5:  # Too short to be drawn, on a machine that has nothing else to do.
+        watched.text("#curve-none", "Drawn once pages are read over 5 s or more.")
+        return
     assert f"read: {counts['read_pages']:,}" in page.inner_text("#progress .key")
     assert f"to fetch: {counts['to_fetch_pages']:,}" in page.inner_text("#progress .key")
 

@@ -13,7 +13,7 @@ def test_a_short_soak_finds_nothing_wrong(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(soaking, "SAMPLE_SECONDS", 2.0)
     monkeypatch.setattr(soaking, "REFUSAL_SECONDS", 0.3)
     monkeypatch.setattr(soaking, "BACKUP_SECONDS", 5.0)
-    found = soak(tmp_path, minutes=0.25, pages=1_000, events=100, seed=1)
+    found = soak(tmp_path, minutes=0.25, pages=1_000, events=100, seed=1, keyed=0.1)
     assert found["wrong"] == []
     figures = {row["figure"] for row in found["slopes"]}
     assert {"store: descriptors", "worker: threads", "endpoint 1: memory, MB"} <= figures

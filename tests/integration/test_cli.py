@@ -437,9 +437,9 @@ def test_store_of_another_format_version_is_refused(tmp_path: Path) -> None:
         socket_path = json.loads((data / "service.json").read_text())["socket"]
         with redis.Redis(unix_socket_path=socket_path) as client:
             client.hset("opic:{default:0}:meta", "format", "0")
-        assert "format version 0, this program reads version 4" in refusal("backup", tmp_path / "copy", "--data", data)
+        assert "format version 0, this program reads version 5" in refusal("backup", tmp_path / "copy", "--data", data)
     said = refusal("serve", "--port", 0, "--data", data)
-    assert "format version 0, this program reads version 4" in said
+    assert "format version 0, this program reads version 5" in said
     assert not processes_of(data)
 
 

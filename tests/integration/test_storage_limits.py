@@ -82,18 +82,6 @@ def test_forwarded_dead_letters_make_room(servers: Server) -> None:
     assert Dropped.of(fed.crawl) == (0, 0)
 
 
-def test_dead_letters_of_an_older_version_are_measured_and_bounded(servers: Server) -> None:
-    fed = Fed(servers.client(), letter_bytes_max=LIMIT)
-    old = {"opic-error": "why", "opic-topic": "log", "opic-partition": "log/0", "opic-offset": 0, "value": "x" * 2_000}
-    for _ in range(300):
-        fed.client.xadd(fed.keys.dead, old)
-    fed.bad(1, 2_000)
-    left = fed.client.xlen(fed.keys.dead)
-    assert 30 < left < 60
-    assert Dropped.of(fed.crawl).letters == 301 - left
-    assert fed.bytes_of(fed.keys.dead) < SLACK * LIMIT
-
-
 def test_metadata_stays_within_its_limit_and_the_events_are_accepted(servers: Server) -> None:
     fed = Fed(servers.client(), meta_bytes_max=LIMIT)
     for page in range(300):

@@ -177,7 +177,7 @@ def test_a_store_refuses_contradicting_rules_and_uses_its_own_by_default(servers
 def test_a_store_of_another_format_is_refused(servers: Server) -> None:
     shard = Shard.open(servers.client())
     shard.client.hset(shard.keys.meta, "format", "0")
-    with pytest.raises(StoreMismatch, match="format version 0, this program reads version 4"):
+    with pytest.raises(StoreMismatch, match="format version 0, this program reads version 5"):
         Shard.open(servers.client())
 
 
