@@ -197,17 +197,15 @@ class Exact:
         They need it if one of them is newer than what was settled, or if more has happened since than that can bound.
         """
         view = self.told()
-        if view is None or self._thread is None or not places or self._suits(view, places):
+        if view is None or self._thread is None or not places:
+            return view
+        if view.bound < SAYS_SOMETHING and all(map(view.knows, places)):
             return view
         try:
             view = self._view_beside(view, further=False)
         except (NotKept, StoreError) as error:
             log.info("exact importance of pages that just became known: %s", error)
-        return view if self._suits(view, places) or view.bound < SAYS_SOMETHING else None
-
-    @staticmethod
-    def _suits(view: ExactView, places: Sequence[Place]) -> bool:
-        return view.bound < SAYS_SOMETHING and all(map(view.knows, places))
+        return view if view.bound < SAYS_SOMETHING else None
 
     def at_hand(self) -> ExactView | None:
         """Return what was settled a moment ago, without asking the store; None if that is old, or says nothing."""

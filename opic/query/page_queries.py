@@ -92,8 +92,7 @@ class _Looked:
             forgotten: places of pages that are not told of: what importance the view has for them counts in the bound.
         """
         own = {url: dict(self.entries[url]) for url in urls if url in self.entries}
-        gone = [forgotten[url] for url in urls if url in forgotten]
-        if lost := sum(view.share(place) or 0.0 for place in gone if view.knows(place)):
+        if lost := sum(view.share(forgotten[url]) or 0.0 for url in urls if url in forgotten):
             view = view.without(lost)
         use_exact({self.places[url]: entry for url, entry in own.items()}, view, loads)
         return ImportanceAnswer([own.get(url) for url in urls], min(self.as_of, view.as_of), None)
@@ -161,10 +160,10 @@ class PageQuery:
         None for pages whose history and cash tell it: all under the static policy, which also answers while links are
         still being read; under window policies those that became known since the last snapshot.
         """
-        exact = self.exact.told_of(places) if self.exact is not None and self._policy in (None, EXACT) else None
-        if exact is not None:
+        exact = self._default_exact
+        if exact is not None and (told := exact.told_of(places)) is not None:
             # Of a page that is newer still, the least that it can have.
-            return EXACT, [(exact.share(place) or 0.0) if exact.knows(place) else exact.jump for place in places]
+            return EXACT, [(told.share(place) or 0.0) if told.knows(place) else told.jump for place in places]
         policy, span = self.policy_of(self.by_cash, None)
         if span is None:
             return policy, [None] * len(places)
@@ -181,9 +180,14 @@ class PageQuery:
             return EXACT, exact.bound if exact.bound < BOUND_MAX else None
         return self.by_cash, self.error_bound(parts, whole) if self.by_cash == "static" else None
 
+    @property
+    def _default_exact(self) -> Exact | None:
+        """Exact importance, where that is the default policy."""
+        return self.exact if self._policy in (None, EXACT) else None
+
     def _told(self) -> ExactView | None:
         """Return the exact importance where that is the default policy, and something is known."""
-        return self.exact.told() if self.exact is not None and self._policy in (None, EXACT) else None
+        return None if (exact := self._default_exact) is None else exact.told()
 
     def answered(self, policy: str | None, ask: Callable[[str | None], T]) -> T:
         """Return `ask(policy)`, or what it returns from cash if no policy was named and links are not kept any more."""
