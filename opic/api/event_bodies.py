@@ -94,11 +94,7 @@ def take(body: bytes, form: str, *, now_us: int, limits: EventLimits) -> Intake:
     try:
         intake.take(body, now_us, limits, form)
     except BadEvent:
-        with suppress(RecursionError):
-            try:
-                _whole[form](body)
-            except msgspec.DecodeError as error:
-                _second_opinion(body, form, error)
+        _check_well_formed(body, form)
         raise
     return intake
 
@@ -113,9 +109,8 @@ def elements(body: bytes, form: str) -> Iterable[bytes]:
     >>> [bytes(element) for element in elements(b'[{"a": [1, 2]}, 3]', JSON)]
     [b'{"a": [1, 2]}', b'3']
     """
-    with suppress(msgspec.DecodeError, RecursionError):  # Of a body that is not well-formed: below.
-        if (body.count(b",") if form == JSON else array_length(body)) > ELEMENTS_MAX:
-            _check_named(body, form)
+    if (body.count(b",") if form == JSON else array_length(body)) > ELEMENTS_MAX:
+        _check_named(body, form)
     try:
         return map(bytes, _split[form](body))
     except (msgspec.DecodeError, RecursionError) as error:
@@ -128,6 +123,18 @@ def _check_named(body: bytes, form: str) -> None:
     except msgspec.ValidationError as error:
         text = f"an array that may have over {ELEMENTS_MAX:,} elements, and one is no event: {error}"
         raise Problem("bad-event", text) from None
+    except (msgspec.DecodeError, RecursionError):
+        pass  # It is not well-formed, as splitting it finds.
+
+
+def _check_well_formed(body: bytes, form: str) -> None:
+    """Raise Problem if the body of one event is not well-formed; one that is nested too deeply is a bad event."""
+    try:
+        _whole[form](body)
+    except msgspec.DecodeError as error:
+        _second_opinion(body, form, error)
+    except RecursionError:
+        pass
 
 
 def _second_opinion(body: bytes, form: str, error: Exception) -> Any:
