@@ -186,7 +186,8 @@ class Samples:
         info: Any = store.info()
         self.values["store: used memory, MB"].append(info["used_memory"] / 1e6)
         self.values["store: keys"].append(float(info["db0"]["keys"]))
-        self.values["store: Idempotency-Keys, kept for a day"].append(float(store.hlen(Keys("soak", 0).calls)))  # type: ignore[arg-type]
+        calls: Any = store.hlen(Keys("soak", 0).calls)
+        self.values["store: Idempotency-Keys, kept for a day"].append(float(calls))
         for name, seconds in sorted(load.seconds.items()):
             recent, load.seconds[name] = seconds[-LATENCIES_MAX:], []
             self.values[f"{name}: p50, ms"].append(1000 * float(np.median(recent)) if recent else np.nan)

@@ -214,7 +214,7 @@ def kept() -> Effect:
 def test_record_keeps_its_form() -> None:
     """One that is in a journal somewhere has to be read, and have its digest.
 
-    Another form needs another VERSION, and the record anew: `kept().pack().hex()`.
+    If the form changes, raise VERSION and write the record again, by `kept().pack().hex()`.
     """
     *parts, digest = (ROOT / f"tests/data/journal/record-{VERSION}.hex").read_text().split()
     record = bytes.fromhex("".join(parts))
