@@ -210,7 +210,7 @@ class Calls:
         return self._backend.frontier.release(asked.leases)
 
     def post_leases_renew(self, asked: bodies.RenewLeases) -> Answer:
-        """Let leases run for longer, from now on. Those that have ended, whatever ended them, are listed as lost."""
+        """Let leases run for longer, from now on. The answer lists those that had already ended as lost."""
         self._check_count("leases", asked.leases)
         self._backend.check_room()
         return self._backend.frontier.renew(asked.leases, asked.lease_seconds)
