@@ -48,7 +48,12 @@ class LeaseNote:
     token: str
     begun: float
     until: float
-    ended: float | None = None  # When the holder set out to end it.
+    ended: float | None = None  # When the holder set out to end it, or the store forgot it.
+
+    def end(self, at: float) -> None:
+        """Note that it ended at a time, unless it had ended before: its holder may wait while the store forgets it."""
+        if self.ended is None:
+            self.ended = at
 
 
 @dataclass(frozen=True)
@@ -94,8 +99,7 @@ class Notes:
         """All leases end now: the store was told, or made, to forget them. So do those whose answers come later."""
         self.forgotten_at = time.time()
         for lease in self.leases:
-            if lease.ended is None:
-                lease.ended = 0.0
+            lease.end(0.0)
 
     def confirm(self, events: Sequence[CrawlEvent]) -> None:
         """Note events that were confirmed."""
@@ -179,7 +183,7 @@ class Fetcher(threading.Thread):
             lease = LeaseNote(page["url"], self.name, page["lease"], until - seconds, until)
             self.notes.leases.append(lease)
             if lease.begun < self.notes.forgotten_at:
-                lease.ended = 0.0
+                lease.end(0.0)
             self.notes.holders[lease.url] = lease
             found.append(lease)
         if not found:
@@ -193,14 +197,14 @@ class Fetcher(threading.Thread):
             return
         if not is_ours(lease.url) or self.notes.reads[lease.url] >= READS_A_PAGE_MAX or chance < 0.1:
             if chance < 0.5:
-                lease.ended = time.time()
+                lease.end(time.time())
                 self._post("/v1/release", {"leases": [lease.token]})
             return
         if chance > 1 - self.late_share:
             event = CrawlEvent(lease.url, [], status=503, fetched_at=float(next(self.notes.times)))
             self._late.append((lease, event))
             return
-        lease.ended = time.time()
+        lease.end(time.time())
         self._pending.append(self._call(self._event(lease.url)))
 
     def _event(self, url: str) -> CrawlEvent:

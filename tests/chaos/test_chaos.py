@@ -20,7 +20,7 @@ from chaos.actions import ACTIONS
 from chaos.bank import expected_of, inspect, lost_and_doubled
 from chaos.checks import failed_while_up, inlinks_wrong, leased_twice
 from chaos.exactness import importance_wrong
-from chaos.fetchers import CallNote, LeaseNote
+from chaos.fetchers import CallNote, LeaseNote, Notes
 from chaos.storm import run
 from chaos.worlds import WORLDS
 from opic.ingest import ShardWriter, Writer
@@ -69,6 +69,14 @@ def test_a_second_lease_is_detected_only_while_the_first_one_runs() -> None:
     assert len(leased_twice([lease(0, 10), lease(9, 20)])) == 1
     assert len(leased_twice([lease(9, 20), lease(0, 10, ended=9.5)])) == 1
     assert len(leased_twice([lease(0, 30), lease(1, 2), lease(3, 4)])) == 2
+
+
+def test_a_lease_that_the_store_forgot_stays_ended() -> None:
+    """Its holder may set out to report it, or to release it, only after the store lost it and another one has it."""
+    notes = Notes([lease(0, 10)])
+    notes.forget_leases()
+    notes.leases[0].end(9)
+    assert leased_twice([*notes.leases, lease(5, 20)]) == []
 
 
 def test_a_failed_call_counts_only_while_the_store_is_up() -> None:
