@@ -101,8 +101,12 @@ class CrawlColumns:
         del least
         return np.zeros(0, np.int64)
 
-    def shut(self, ids: Int64s) -> None:
+    def ruled_out(self, ids: Int64s) -> None:
         """Return None: there are no rules."""
+        del ids
+
+    def host_full(self, ids: Int64s) -> None:
+        """Return None: any number of pages of a host may be read."""
         del ids
 
     def given_up(self, ids: Int64s) -> None:
@@ -117,11 +121,11 @@ class CrawlColumns:
         """Return no page."""
         return np.zeros(0, np.int64)
 
-    def postponed(self, ids: Int64s) -> None:
+    def not_before(self, ids: Int64s) -> None:
         """Return None: no page is held back."""
         del ids
 
-    def due(self, ids: Int64s) -> Float64s | None:
+    def revisit_at(self, ids: Int64s) -> Float64s | None:
         """Return when pages may be offered again after their last read; None if at any time."""
         if not self._revisit:
             return None

@@ -25,7 +25,7 @@ from opic.background import lower_priority
 from opic.query.host_index import HostNames
 from opic.query.snapshots import Snapshot
 from opic.replica import Crawl
-from opic.replica.crawl import Outdated, Place
+from opic.replica.crawl import Outdated
 from opic.urls.canonical import canonical_url, host_of, registered_domain
 from opic.urls.rules import RuleBook
 from opic.urls.scope import Scope
@@ -177,14 +177,6 @@ class Admission:
     def turning(self) -> bool:
         """Whether there are pages whose verdict is by former rules."""
         return self._judging and any(verdicts.turning for verdicts in self._verdicts)
-
-    def is_shut(self, place: Place) -> bool:
-        """Return whether a page must not be offered."""
-        self.look()
-        ids = np.array([place[1]])
-        self.judge(place[0], ids)
-        shut = self.shut(place[0], ids)
-        return shut is not None and bool(shut[0])
 
     def outside(self) -> int:
         """Count the known pages outside the scope, as far as they were judged."""

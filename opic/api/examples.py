@@ -2,6 +2,8 @@
 
 from typing import Any, Final
 
+from opic.messages.hindrances import words
+
 Example = dict[str, Any]
 NOW: Final = 1_764_000_000.0
 A, B = "https://a.example/", "https://b.example/"
@@ -36,7 +38,7 @@ _page: Example = {
 }
 _shown: Example = {"url": B, "cash": 2_097_152, "importance": 0.25, "fetched_before": False}
 _next: Example = {**{**_shown, "lease": _lease, "lease_until": 1_764_000_300.0, "depth": 1, "meta": {"job": "news"}}}
-_held: Example = {"leased": 1, "host_delay": 2, "revisit": 40, "retry": 0, "not_before": 0, "denied": 3, "given_up": 1}
+_held: Example = {**dict.fromkeys(words(), 0), "leased": 1, "host_delay": 2, "revisit": 40, "denied": 3, "given_up": 1}
 _books: Example = {
     **{"minted": 1 << 62, "pages": 8_388_608, "virtual": (1 << 62) - 8_388_608, "in_flight": 0, "conserved": True}
 }

@@ -19,7 +19,7 @@ from opic.frontier.crawl_orders import NOWHERE, Orders, RankedOrder
 from opic.frontier.domain_pages import DomainPages, Within
 from opic.frontier.expansion import UNREAD, InLinkColumns
 from opic.frontier.hot_crawl import HotCrawl
-from opic.frontier.hot_order import FREE
+from opic.frontier.hot_order import UNHELD
 from opic.frontier.key_blocks import KeyBlocks
 from opic.frontier.page_sources import PageSource
 from opic.frontier.pages_ahead import PagesAhead
@@ -231,7 +231,7 @@ class Choices:
             ids, hot = picked.ids[at], self._hot.shards[shard]
             self._admission.judge(shard, ids)
             with hot.replica.lock:
-                unfit[at] = hot.order.where[ids] != FREE
+                unfit[at] = hot.order.where[ids] != UNHELD
                 if (shut := self._admission.shut(shard, ids)) is not None:
                     unfit[at] |= shut
         return unfit
@@ -342,8 +342,8 @@ class Choices:
         unknown = self._hot.unknown_leases()
         if unknown > 0 and only is None:
             free, leased = np.maximum(free - unknown, 0), leased + unknown
-        elif unknown > 0 and empty and not kinds[page_counts.FREE : page_counts.DENIED].any():
+        elif unknown > 0 and empty and not kinds[page_counts.TEMPORARY].any():
             self._hot.stale |= set(range(len(self._crawl)))
             return None
-        waits = {name: int(kinds[kind, sides].sum()) for name, kind in page_counts.WAITS.items()}
-        return {"leased": leased, "host_delay": int((free if empty else delayed)[sides].sum()), **waits}
+        counts = {word: page_counts.total(kinds[:, sides], word) for word in page_counts.WORDS}
+        return counts | {"leased": leased, "host_delay": int((free if empty else delayed)[sides].sum())}

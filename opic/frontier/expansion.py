@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from opic.arrays import Bools, Float64s, Int64s, Uint8s, values_at
+from opic.frontier import page_counts
 from opic.frontier.hot_order import HotOrder
 from opic.frontier.key_blocks import KeyBlocks
 from opic.frontier.page_keys import OFFERED_BITS, Keys, PageKeys
@@ -117,7 +118,7 @@ def by_inlinks(order: HotOrder, weights: InLinkWeights) -> KeyBlocks:
 
     def keys_of(ids: Int64s) -> tuple[Keys, Bools]:
         fit = fit_for_discovery(order.columns.state[ids])
-        if (shut := order.columns.shut(ids)) is not None:
+        if (shut := page_counts.shut(order.columns, ids)) is not None:
             fit &= ~shut
         return np.where(fit, weights.of(ids) + 1, 0.0), np.zeros(len(ids), np.bool_)
 

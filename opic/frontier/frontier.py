@@ -4,7 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from opic.admission import SCOPE, Admission
+import numpy as np
+
+from opic.admission import Admission
 from opic.arrays import Int64s
 from opic.errors import NotKept
 from opic.frontier import page_counts
@@ -23,10 +25,9 @@ from opic.frontier.requests import (
     check_lease_seconds,
 )
 from opic.frontier.scheduler import Scheduler
-from opic.frontier.standing import PageStanding, against, held_back, place_in_order, state_of
+from opic.frontier.standing import PageStanding, place_in_order, state_of
 from opic.model.cash import MILLION, Flag
 from opic.model.classes import OTHERS
-from opic.model.page_notes import GIVEN_UP
 from opic.query.coverage import CoverageQuery
 from opic.query.fetch_order import FetchOrder
 from opic.query.kept_links import KeptLinks
@@ -219,25 +220,24 @@ class Frontier:
         (place,), rows = self.crawl.look([canonical])
         if place is None:
             return None
-        host = host_of(canonical)
-        shut = self.admission is not None and self.admission.is_shut(place)
-        standing = PageStanding.read(self.crawl, place, host, self.politeness, self.admission)
-        state, cash = int(rows.state[0]), int(rows.cash[0])
+        if self.admission is not None:
+            self.admission.look()
+            self.admission.judge(place[0], np.array([place[1]]))
+        standing = PageStanding.read(self.crawl, place, canonical, rows, self.politeness, self.admission)
+        with self.crawl.replicas[place[0]].lock:
+            hindrances = standing.hindrances()
+        why_not = [row.why(standing) for row in hindrances]
+        if not standing.state & Flag.KNOWN:
+            hindrances, why_not = [], ["the page is not known"]
         ranked = self._orders.by_importance()
-        why_not = against(standing, state, cash, host)
-        rules = self.admission.why(canonical) if self.admission is not None else []
-        if shut:
-            outside = any(rule["rule"] == SCOPE for rule in rules)
-            why_not.append("it is outside the crawl's scope" if outside else "a rule keeps it from being fetched")
-        trapped = any(rule["rule"].startswith("trap") for rule in rules)
         return {
-            "state": state_of(state, given_up=standing.given_up),
-            "held_back": held_back(standing, state, shut=shut, trapped=trapped),
-            "host": host,
+            "state": state_of(standing),
+            "held_back": list(dict.fromkeys(row.word for row in hindrances if row.word)),
+            "host": standing.host,
             "lease_until": standing.lease_until,
             "waits_until": standing.waits_until,
             "failures": standing.failures,
-            "failed_fetches": standing.failed_fetches if standing.failed_fetches < GIVEN_UP else None,
+            "failed_fetches": standing.failed_fetches,
             "max_failures": self.politeness.max_failures or None,
             "not_before": standing.not_before,
             "priority": standing.priority,
@@ -248,7 +248,7 @@ class Frontier:
             "host_delay_seconds": standing.delay,
             "host_in_flight": standing.in_flight,
             "host_in_flight_max": standing.cap or None,
-            "rules": rules,
+            "rules": standing.rules,
             "place": place_in_order(self.crawl.replicas, place, self._terms, ranked),
             "order": self._terms.order(ranked=ranked is not None),
             "next": not why_not,
@@ -258,11 +258,12 @@ class Frontier:
     def to_fetch(self) -> PagesToFetch:
         """Count the pages that were never read, by whether they are still to be fetched. Looks at no page."""
         never = self.crawl.steadily(self._scheduler.kinds)[:, 0]
-        outside = min(self.outside(), int(never[page_counts.DENIED]))
+        denied = page_counts.total(never, "denied")
+        outside = min(self.outside(), denied)
         return PagesToFetch(
-            pages=int(never[page_counts.FREE : page_counts.DENIED].sum()),
-            failed=int(never[page_counts.GIVEN_UP]),
-            denied=int(never[page_counts.DENIED]) - outside,
+            pages=int(never[page_counts.TEMPORARY].sum()),
+            failed=page_counts.total(never, "given_up"),
+            denied=denied - outside,
             outside=outside,
         )
 

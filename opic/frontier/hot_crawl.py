@@ -16,10 +16,10 @@ from opic.admission import Admission
 from opic.admission.verdicts import URLS_AT_ONCE
 from opic.arrays import Int64s
 from opic.frontier.held_pages import read_counters, read_held, read_released
-from opic.frontier.hot_order import LEASED, HotOrder
+from opic.frontier.hot_order import HotOrder
 from opic.frontier.hot_shard import HotShard
 from opic.frontier.leases import Lease
-from opic.frontier.page_counts import CENSUS_KINDS, CODES
+from opic.frontier.page_counts import CENSUS_KINDS, CODES, LEASED
 from opic.frontier.requests import FrontierTerms
 from opic.frontier.suspects import Suspects
 from opic.model.books import Books

@@ -14,7 +14,7 @@ from opic.arrays import Bools, Float64s, Int32s, Int64s, Uint8s
 from opic.frontier import page_counts
 from opic.frontier.host_pages import HostPages
 from opic.frontier.key_blocks import BLOCK_BITS, KeyBlocks
-from opic.frontier.page_counts import PageCounts
+from opic.frontier.page_counts import IS_TIMED, LEASED, RETRY, PageCounts
 from opic.frontier.page_keys import GREEDY, Keys, OrderColumns, PageKeys, keys_of
 from opic.frontier.timers import SparseTimes, Timers
 from opic.model.cash import CLASS_BITS
@@ -22,7 +22,7 @@ from opic.model.cash import CLASS_BITS
 PAGES_AT_ONCE: Final = 1 << 18  # When all pages are looked at.
 FICKLE_MAX: Final = 1 << 16  # A list of that many pages, with repeats, may grow by as much before repeats are removed.
 CHANGED_MAX: Final = 1 << 16  # Changes, with repeats, that wait for the next choice: that takes some 10 ms.
-FREE, LEASED, RETRY, REVISIT = 0, 1, 2, 3  # What holds a page: its kind in `page_counts`, counted from FREE there.
+UNHELD: Final = 0  # In the column of what holds pages; the other values are kinds of `page_counts`.
 
 
 class HotOrder:
@@ -130,7 +130,7 @@ class HotOrder:
             ids = ids[np.flatnonzero(np.diff(ids, prepend=-1))]  # np.unique takes ten times as long.
             self._changed, self._changed_count = [], 0
             self._classify(ids)
-            free = ids[self.where[ids] == FREE]
+            free = ids[self.where[ids] == UNHELD]
             for index in self.indexes:
                 index.raised(free)
 
@@ -161,23 +161,21 @@ class HotOrder:
         state, where = self.columns.state[ids], self.where[ids]
         self._classes[state & CLASS_BITS] = True
         codes = page_counts.CODE_OF_STATE[state]
-        if (shut := self.columns.shut(ids)) is not None:
-            shut = shut & (codes >> 1 == page_counts.FREE)
-            codes[shut] = 2 * page_counts.DENIED + (codes[shut] & 1)
-            if (given_up := self.columns.given_up(ids)) is not None:
-                given_up = given_up & shut
-                codes[given_up] = 2 * page_counts.GIVEN_UP + (codes[given_up] & 1)
+        offered = codes >> 1 == page_counts.FREE
+        for kind, mask_of in page_counts.MASKS:
+            if (mask := mask_of(self.columns, ids)) is not None:
+                masked = np.flatnonzero(mask & offered)
+                codes[masked] = 2 * kind + (codes[masked] & 1)
         held = np.flatnonzero(where)
-        kinds = where[held] + np.uint8(page_counts.FREE)
-        if (postponed := self.columns.postponed(ids[held])) is not None:
-            kinds[(kinds == page_counts.REVISIT) & postponed] = page_counts.NOT_BEFORE
+        kinds = where[held]
         # A leased page counts in any state, because its event may bring new pages.
         kept = (codes[held] >> 1 == page_counts.FREE) | (kinds == page_counts.LEASED)
         codes[held[kept]] = 2 * kinds[kept] + (codes[held[kept]] & 1)
         cash = self.columns.v[ids] + self._credits[state & CLASS_BITS]
         poor = np.flatnonzero(cash <= 0)
         free = codes[poor] >> 1 == page_counts.FREE
-        codes[poor[free & ((cash[poor] == 0) | (codes[poor] & 1 == 0))]] &= 1  # Offered only with cash, or if it owes.
+        spent = poor[free & ((cash[poor] == 0) | (codes[poor] & 1 == 0))]  # Offered only with cash, or if it owes.
+        codes[spent] = 2 * page_counts.SPENT + (codes[spent] & 1)
         self.counts.put(ids, codes, self.columns.host[ids])
         fickle = ids[poor[free]]
         if len(fickle):
@@ -189,22 +187,23 @@ class HotOrder:
 
     # What holds pages.
 
-    def hold(self, ids: Int64s, until: Float64s, kind: int = LEASED) -> None:
+    def hold(self, ids: Int64s, until: Float64s, kind: int | Uint8s = LEASED) -> None:
         """Hold distinct pages until the given times; if infinite, until they are released.
 
         Args:
             ids: the pages.
             until: when the lease, back-off or revisit wait ends. After a lease the back-off of `retry_seconds` follows.
-            kind: LEASED, RETRY or REVISIT.
+            kind: LEASED, RETRY or those of times, one for all pages or (n,); see `opic.frontier.page_counts`.
         """
         if not len(ids):
             return
         self.grow()
+        timed = bool(np.all(IS_TIMED[kind]))
         # The entry of a page that waits already is moved when it is due.
-        new = (self.where[ids] != REVISIT) | (until < self._free.get(ids)) if kind == REVISIT else np.True_
+        new = ~IS_TIMED[self.where[ids]] | (until < self._free.get(ids)) if timed else np.True_
         self._free.set(ids, until, self.held)
         self.where[ids] = kind
-        if kind == REVISIT:
+        if timed:
             self.revisit_timers.add(ids[new], until[new])
         else:
             self.page_timers.add(ids, until)
@@ -229,17 +228,19 @@ class HotOrder:
     def note_reads(self, ids: Int64s, now: float = -np.inf) -> None:
         """Hold distinct pages until their revisit time, or free them; call it when that time may have changed."""
         self.grow()
-        now, where, due = max(now, self.now), self.where[ids], self.columns.due(ids)
-        later = np.zeros(len(ids), np.bool_) if due is None else (due > now) & (where != LEASED) & (where != RETRY)
-        over = ids[~later & (where == REVISIT)]
-        self.where[over] = FREE
+        now, where, due = max(now, self.now), self.where[ids], page_counts.due(self.columns, ids)
+        later = np.zeros(len(ids), np.bool_)
+        if due is not None:
+            later = (due.until > now) & (where != LEASED) & (where != RETRY)
+        over = ids[~later & IS_TIMED[where]]
+        self.where[over] = UNHELD
         self.changed(over)
         if due is not None and later.any():
-            self.hold(ids[later], due[later], REVISIT)
+            self.hold(ids[later], due.until[later], due.kinds[later])
 
     def _free_pages(self, ids: Int64s) -> None:
         """End what holds distinct pages, except for the wait after a read, which may begin now."""
-        self.where[ids] = FREE
+        self.where[ids] = UNHELD
         self.note_reads(ids)
         self.changed(ids)
 
@@ -250,10 +251,10 @@ class HotOrder:
     def free_at(self, ids: Int64s) -> Float64s:
         """Return the times at which pages become free, 0 for those not held. Host delays are not included."""
         where = self.where[ids]
-        until = np.where(where != FREE, self._free.get(ids), 0.0)
+        until = np.where(where != UNHELD, self._free.get(ids), 0.0)
         until[where == LEASED] += self._retry_seconds
-        due = self.columns.due(ids)
-        return until if due is None else np.where(where != FREE, np.maximum(until, due), until)
+        due = page_counts.due(self.columns, ids)
+        return until if due is None else np.where(where != UNHELD, np.maximum(until, due.until), until)
 
     def clear(self) -> None:
         """Free all leased pages, those in back-off and all hosts; reset `single` of all hosts to the default."""
@@ -318,7 +319,7 @@ class HotOrder:
             self._free_pages(ids[~again])
         ids = self.revisit_timers.due(self.now)
         if len(ids):
-            ids = np.unique(ids[self.where[ids] == REVISIT])
+            ids = np.unique(ids[IS_TIMED[self.where[ids]]])
             until = self._free.get(ids)
             later = until > self.now  # It was read again meanwhile.
             self.revisit_timers.add(ids[later], until[later])
@@ -334,7 +335,9 @@ class HotOrder:
 
     def is_free(self, ids: Int64s, hosts: NDArray[np.integer]) -> Bools:
         """Return a mask of the pages that are not held, and whose hosts are free and not skipped."""
-        free: Bools = (self.where[ids] == FREE) & (self.host_free[hosts] <= self.now) & (self.mark[hosts] != self.tick)
+        free: Bools = (
+            (self.where[ids] == UNHELD) & (self.host_free[hosts] <= self.now) & (self.mark[hosts] != self.tick)
+        )
         return free
 
 

@@ -8,7 +8,6 @@ caller must hold the replica's lock.
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
 from typing import Final
 
 import numpy as np
@@ -19,8 +18,9 @@ from opic.frontier import page_counts
 from opic.frontier.expansion import PolicyWeights
 from opic.frontier.held_pages import Held
 from opic.frontier.host_limits import HostLimits
-from opic.frontier.hot_order import LEASED, RETRY, HotOrder
+from opic.frontier.hot_order import HotOrder
 from opic.frontier.lease_call import LeaseAnswer
+from opic.frontier.page_counts import LEASED, RETRY
 from opic.frontier.requests import FrontierTerms, PolitenessSettings
 from opic.frontier.revisit import RevisitTerms
 from opic.frontier.silent_hosts import SilentHosts
@@ -69,31 +69,27 @@ class ShardColumns:
         """Number of hosts."""
         return len(self._replica.hosts)
 
-    def shut(self, ids: Int64s) -> Bools | None:
-        """Return a mask of the pages not offered by rules, failures, or limits of hosts; None if there are none."""
-        masks = [
-            None if self._admission is None else self._admission.shut(self._replica.shard, ids),
-            self.given_up(ids),
-            self.limits.shut(ids),
-        ]
-        found = [mask for mask in masks if mask is not None]
-        return reduce(np.logical_or, found) if found else None
+    def ruled_out(self, ids: Int64s) -> Bools | None:
+        """Return a mask of the pages that rules, the scope or their shape keep from being offered; None if none."""
+        return None if self._admission is None else self._admission.shut(self._replica.shard, ids)
+
+    def host_full(self, ids: Int64s) -> Bools | None:
+        """Return a mask of the pages of hosts of which no more may be read; None if there are none."""
+        return self.limits.shut(ids)
 
     def given_up(self, ids: Int64s) -> Bools | None:
-        """Return a mask of the pages that are given up; None if there are none."""
+        """Return a mask of the pages that are given up, or whose host is; None if there are none."""
         pages = self._replica.offers.given_up(ids, self._patience.max_failures)
         hosts = self.silent.given_up(self._replica.columns.host[ids])
         return pages if hosts is None else hosts if pages is None else pages | hosts
 
-    def due(self, ids: Int64s) -> Float64s | None:
-        """Return when pages may be offered: after their last read, and as they were said to; None if at any time."""
-        after_read, said = self.revisit.due(ids), self._replica.offers.free_at(ids)
-        return after_read if said is None else said if after_read is None else np.maximum(said, after_read)
+    def revisit_at(self, ids: Int64s) -> Float64s | None:
+        """Return when pages may be offered after their last read, in Unix seconds; None if at any time."""
+        return self.revisit.due(ids)
 
-    def postponed(self, ids: Int64s) -> Bools | None:
-        """Return a mask of the pages whose time in `due` is one that was said of them; None if there are none."""
-        said, due = self._replica.offers.free_at(ids), self.due(ids)
-        return None if said is None or due is None else (said > 0) & (said >= due)
+    def not_before(self, ids: Int64s) -> Float64s | None:
+        """Return when pages may be offered as was said of them, in Unix seconds; None if at any time."""
+        return self._replica.offers.free_at(ids)
 
     def priority(self, ids: Int64s) -> Float64s | None:
         """Return the priorities of pages; None if all are 1."""
@@ -245,8 +241,8 @@ class HotShard:
 
     def too_early(self, ids: Int64s) -> Bools:
         """Return a mask of the pages that may not be offered yet: read too recently, or said to wait."""
-        due = self.order.columns.due(ids)
-        return np.zeros(len(ids), np.bool_) if due is None else due > self.now()
+        due = page_counts.due(self.order.columns, ids)
+        return np.zeros(len(ids), np.bool_) if due is None else due.until > self.now()
 
     def _free(self, ids: Int64s) -> None:
         self.order.release(ids)

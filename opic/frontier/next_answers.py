@@ -7,7 +7,7 @@ from typing import Final
 from opic.frontier.choices import Choices
 from opic.frontier.crawl_orders import CrawlOrders
 from opic.frontier.hot_crawl import HotCrawl
-from opic.frontier.page_counts import FOR_GOOD, KINDS
+from opic.frontier.page_counts import FOR_GOOD, WORDS
 from opic.frontier.request_parts import Leased
 from opic.frontier.requests import PagesRequest
 from opic.model.cash import MILLION
@@ -20,7 +20,7 @@ RETRY_SECONDS_MAX: Final = 60.0
 RETRY_SECONDS_RATIONED: Final = 0.5  # Minimum if there are free pages but their hosts or sites are over their share.
 RETRY_SECONDS_PENDING: Final = 0.25  # If seeds or events were accepted that may bring pages in a moment.
 RETRY_SECONDS_DEFAULT: Final = 5.0  # If no time is known, and the maximum while leases run: each may bring new cash.
-NOTHING_WAITS: Final[dict[str, object]] = {"exhausted": False, "waiting": dict.fromkeys(KINDS, 0)}
+NOTHING_WAITS: Final[dict[str, object]] = {"exhausted": False, "waiting": dict.fromkeys(WORDS, 0)}
 
 
 # Returns the default policy, and the importance of pages by it; None where history and cash tell it.

@@ -1,51 +1,79 @@
-"""Counts of a shard's pages by what holds them back, kept up to date as pages change."""
+"""Counts of a shard's pages by what holds them back, kept up to date as pages change.
 
-from typing import Final
+The reasons are the rows of `opic.messages.hindrances`. Each page counts for one of them: a lease first, then a bit of
+its state byte, a mask, a back-off or the latest time until which it is held, and last a lack of cash. Of several masks
+or bits, the one of the last row counts.
+"""
+
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.arrays import Bools, Int32s, Int64s, Uint8s
+from opic.arrays import Bools, Float64s, Int32s, Int64s, Uint8s
+from opic.messages.hindrances import HINDRANCES, words
 from opic.model.cash import CLASS_BITS, CLASSES_MAX, Flag
 
-# A page's code is twice its kind, plus 1 if it was read. NEITHER: unknown, gone, or without cash to be offered for.
-# Pages of the kinds from DENIED on are not offered by waiting.
-NEITHER, FREE, LEASED, RETRY, REVISIT, NOT_BEFORE, DENIED, GIVEN_UP = range(8)
-WAITS: Final = {"revisit": REVISIT, "retry": RETRY, "not_before": NOT_BEFORE, "denied": DENIED, "given_up": GIVEN_UP}
-KINDS: Final = ("leased", "host_delay", *WAITS)
-FOR_GOOD: Final = ("denied", "given_up")
-CODES: Final = 16
-# Each known page has one kind in the census. Pages of the first two could be handed out, apart from host delays;
-# the kinds from "leased" to "given_up" are in the order of the codes above.
-CENSUS_KINDS: Final = (
-    "unread", "read", "leased", "retry", "revisit", "not_before", "denied", "given_up", "spent", "excluded", "gone",
-)  # fmt: skip
-CODE_BITS: Final = 4
+# A page's code is twice its kind, plus 1 if it was read. UNKNOWN: no page. FREE: apart from what its host says.
+UNKNOWN, FREE, FIRST_ROW = range(3)
+KINDS: Final = {FIRST_ROW + at: row for at, row in enumerate(HINDRANCES) if row.kind}
+CODES: Final = 2 * (FIRST_ROW + len(HINDRANCES))
+LEASED, RETRY, SPENT = (
+    next(number for number, row in KINDS.items() if row.kind == kind) for kind in ("leased", "retry", "spent")
+)
+MASKS: Final = [(number, row.mask) for number, row in KINDS.items() if row.mask is not None]
+TIMES: Final = [(number, row.until) for number, row in KINDS.items() if row.until is not None]
+IS_TIMED: Final = np.isin(np.arange(CODES // 2), [number for number, _ in TIMES])
+WORDS: Final = tuple(words())
+FOR_GOOD: Final = {row.word for row in HINDRANCES if row.for_good}
+# Pages of these kinds are offered some time by waiting alone.
+TEMPORARY: Final = [FREE, *(number for number, row in KINDS.items() if row.word and not row.for_good)]
+CENSUS_KINDS: Final = ("unread", "read", *dict.fromkeys(row.kind for row in KINDS.values()))
 MANY: Final = 1 << 14  # With more changes than this, those of each host are summed first.
 
 
 def _code_of(state: int) -> int:
-    kind = FREE if state & (Flag.KNOWN | Flag.GONE) == Flag.KNOWN else NEITHER
-    if kind == FREE and state & Flag.EXCLUDED:
-        kind = DENIED
+    """Return the code of a page that has cash and is not held, by its state byte."""
+    kind = FREE if state & Flag.KNOWN else UNKNOWN
+    if kind == FREE:
+        flags = [number for number, row in KINDS.items() if row.flag and state & getattr(Flag, row.flag)]
+        kind = max(flags, default=FREE)
     return 2 * kind + bool(state & Flag.OPEN)
 
 
-# The code of a page that has cash and is neither held nor shut, by its state byte.
 CODE_OF_STATE: Final = np.array([_code_of(state) for state in range(256)], np.uint8)
 
 
-def _census_place(state: int, code: int) -> int:
-    """Return the place of a page in the census, by its state byte and its code; -1 if it is not known."""
-    kind = CENSUS_KINDS[code >> 1] if code >> 1 > FREE else "read" if code & 1 else "unread"
-    if code >> 1 == NEITHER:
-        kind = "gone" if state & Flag.GONE else "spent"
-    elif code >> 1 == DENIED and state & Flag.EXCLUDED:
-        kind = "excluded"
-    return (state & CLASS_BITS) * len(CENSUS_KINDS) + CENSUS_KINDS.index(kind) if state & Flag.KNOWN else -1
+class Due(NamedTuple):
+    """Until when pages are held back by a time. Arrays are (n,)."""
+
+    until: Float64s  # In Unix seconds; 0 for at no time.
+    kinds: Uint8s  # The kind that counts: of the latest of several times, ties by row.
 
 
-_PLACES: Final = np.array([_census_place(both >> CODE_BITS, both % CODES) for both in range(256 << CODE_BITS)])
+def due(columns: Any, ids: Int64s) -> Due | None:
+    """Return until when pages are held back by a time; None if none is."""
+    found: Due | None = None
+    for kind, until_of in TIMES:
+        if (until := until_of(columns, ids)) is None:
+            continue
+        if found is None:
+            found = Due(until, np.full(len(ids), kind, np.uint8))
+        else:
+            later = (until > 0) & (until >= found.until)
+            found = Due(np.where(later, until, found.until), np.where(later, np.uint8(kind), found.kinds))
+    return found
+
+
+def shut(columns: Any, ids: Int64s) -> Bools | None:
+    """Return a mask of the pages that some mask keeps from being offered; None if there are none."""
+    masks = [mask for _, mask_of in MASKS if (mask := mask_of(columns, ids)) is not None]
+    return np.logical_or.reduce(masks) if masks else None
+
+
+def total(counts: Int64s, word: str) -> int:
+    """Sum counts by kind, (kinds, ...), over the kinds that answers count as a word."""
+    return int(sum(counts[number].sum() for number, row in KINDS.items() if row.word == word))
 
 
 class PageCounts:
@@ -92,8 +120,12 @@ class PageCounts:
         return int(self._free[hosts, side].sum(dtype=np.int64))
 
     def census(self, state: Uint8s) -> Int64s:
-        """Count the known pages by class and kind, (classes, kinds); `state` are the bytes of all pages."""
-        both = np.bincount(state.astype(np.uint16) << CODE_BITS | self.code[: len(state)], minlength=len(_PLACES))
-        known = _PLACES >= 0
-        size = CLASSES_MAX * len(CENSUS_KINDS)
-        return np.bincount(_PLACES[known], both[known], size).astype(np.int64).reshape(CLASSES_MAX, -1)
+        """Count the known pages by class and kind, (classes, CENSUS_KINDS); `state` are the bytes of all pages."""
+        known = np.flatnonzero(state & Flag.KNOWN)
+        both = (state[known] & CLASS_BITS).astype(np.int64) * CODES + self.code[known]
+        counts = np.bincount(both, minlength=CLASSES_MAX * CODES).reshape(CLASSES_MAX, CODES)
+        found = np.zeros((CLASSES_MAX, len(CENSUS_KINDS)), np.int64)
+        found[:, :2] = counts[:, 2 * FREE : 2 * FREE + 2]
+        for number, row in KINDS.items():
+            found[:, CENSUS_KINDS.index(row.kind)] += counts[:, 2 * number : 2 * number + 2].sum(axis=1)
+        return found

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opic.arrays import Bools, Float64s, Int64s, Uint8s
+from opic.frontier import page_counts
 from opic.model.cash import CLASS_BITS, Flag
 
 Keys = NDArray[Any]  # int64, or float64 if the cash of never-read pages is multiplied by `discovery`.
@@ -54,11 +55,14 @@ class OrderColumns(Protocol):
     def within_depth(self, least: int) -> Int64s:
         """Return the ids of the pages whose nearness is at least `least`, ascending."""
 
-    def shut(self, ids: Int64s) -> Bools | None:
-        """Return a mask of the pages that rules, or failures, keep from being offered; None if there are none."""
+    def ruled_out(self, ids: Int64s) -> Bools | None:
+        """Return a mask of the pages that rules, the scope or their shape keep from being offered; None if none."""
+
+    def host_full(self, ids: Int64s) -> Bools | None:
+        """Return a mask of the pages of hosts of which no more may be read; None if there are none."""
 
     def given_up(self, ids: Int64s) -> Bools | None:
-        """Return a mask of the pages that are given up, which `shut` includes; None if there are none."""
+        """Return a mask of the pages that are given up, or whose host is; None if there are none."""
 
     def priority(self, ids: Int64s) -> Float64s | None:
         """Return the priorities of pages; None if all are 1."""
@@ -66,11 +70,11 @@ class OrderColumns(Protocol):
     def preferred(self) -> Int64s:
         """Return the pages whose priority is above 1, ascending."""
 
-    def due(self, ids: Int64s) -> Float64s | None:
-        """Return when pages may be offered: after their last read, and as they were said to; None if at any time."""
+    def revisit_at(self, ids: Int64s) -> Float64s | None:
+        """Return when pages may be offered after their last read, in Unix seconds; None if at any time."""
 
-    def postponed(self, ids: Int64s) -> Bools | None:
-        """Return a mask of the pages whose time in `due` is one that was said of them; None if there are none."""
+    def not_before(self, ids: Int64s) -> Float64s | None:
+        """Return when pages may be offered as was said of them, in Unix seconds; None if at any time."""
 
     def last_read_us(self, ids: Int64s) -> Int64s:
         """Return when pages were last read, in Unix microseconds; 0 if never."""
@@ -104,7 +108,7 @@ def keys_of(
     cash = columns.v[ids] + credits[state & CLASS_BITS]
     read = (state & Flag.OPEN) != 0
     fit = ((state & OFFERED_BITS) == Flag.KNOWN) & ((cash > 0) | read & (cash != 0))
-    if (shut := columns.shut(ids)) is not None:
+    if (shut := page_counts.shut(columns, ids)) is not None:
         fit &= ~shut
     keys: Keys
     if strategy == CYCLE:

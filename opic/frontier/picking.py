@@ -150,8 +150,8 @@ def _soonest_host(order: HotOrder, sides: Sequence[int]) -> float:
 
 def _soonest_held(order: HotOrder, mode: str, seconds_max: float) -> float:
     """Return when the first page that is held becomes free; if not before the limit, the time to which that is sure."""
-    timers, timed = [order.page_timers], (page_counts.REVISIT, page_counts.NOT_BEFORE)
-    if any(order.counts.totals[2 * kind + side] for kind in timed for side in SIDES[mode]):
+    timers = [order.page_timers]
+    if any(order.counts.totals[2 * kind + side] for kind, _ in page_counts.TIMES for side in SIDES[mode]):
         timers.append(order.revisit_timers)
     count, best, upto = FIRST_DUE, np.inf, -np.inf
     while best > upto and upto < order.now + seconds_max:

@@ -30,7 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opic.arrays import Bools, Float64s, Int64s, Uint8s
-from opic.frontier.hot_order import FREE, HotOrder
+from opic.frontier import page_counts
+from opic.frontier.hot_order import UNHELD, HotOrder
 from opic.frontier.page_keys import OFFERED_BITS, Keys
 from opic.model.cash import Flag
 from opic.query.link_scores import LinkScores
@@ -196,7 +197,7 @@ class DrawnPages:
         """Put the pages that were not drawn in order: by exponential times with their weights as rates."""
         ids = self._only
         if ids is None:
-            ids = np.flatnonzero(self._order.where[: len(self._order.columns)] == FREE)
+            ids = np.flatnonzero(self._order.where[: len(self._order.columns)] == UNHELD)
         ids = ids[free_pages(self._order, ids, self._kinds[0].fits)]
         ids = ids[~np.isin(ids, self._seen)]
         speed = np.zeros(len(ids))
@@ -214,7 +215,7 @@ def free_pages(order: HotOrder, ids: Int64s, fits: Fits = fit_for_recrawl) -> Bo
     """Return a mask of the pages that may be handed out now, with or without cash: read ones, or others that fit."""
     order.looked += len(ids)
     free = fits(order.columns.state[ids]) & order.is_free(ids, order.columns.host[ids])
-    if (shut := order.columns.shut(ids)) is not None:
+    if (shut := page_counts.shut(order.columns, ids)) is not None:
         free &= ~shut
     return free
 

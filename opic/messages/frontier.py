@@ -1,9 +1,10 @@
 """Messages of the calls about the pages to fetch: suggestions, leases, politeness, coverage."""
 
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, defstruct
 
+from opic.messages.hindrances import words
 from opic.messages.terms import AsOf, LaterAsOf, Share, about, always
 
 REVISIT_SECONDS_MAX: Final = 31_536_000  # A year.
@@ -33,18 +34,22 @@ class Page(Struct, frozen=True):
     meta: Annotated[dict[str, str], about("The last metadata given for the page; absent if none.")] = {}
 
 
-class HeldBack(Struct, frozen=True):
-    """How many of the requested pages are held back, by what holds them."""
+if TYPE_CHECKING:
 
-    leased: Annotated[int, always("Leased to crawlers; of any mode, since their events may bring new pages.")] = 0
-    host_delay: Annotated[
-        int, always("Of hosts that are delayed, have too many pages in flight, or are called busy.")
-    ] = 0
-    revisit: Annotated[int, always("Read less than OPIC_REVISIT_SECONDS ago.")] = 0
-    retry: Annotated[int, always("In the back-off after a failed fetch or an expired lease.")] = 0
-    not_before: Annotated[int, always("Not to be offered yet, as an event or a seed said.")] = 0
-    denied: Annotated[int, always("Not to be fetched: 401, 403, 451, robots.txt, the scope, a rule, a trap.")] = 0
-    given_up: Annotated[int, always("After OPIC_MAX_FAILURES failures of the page or its host, or by an event.")] = 0
+    class HeldBack(Struct, frozen=True):
+        """How many of the requested pages are held back, by what holds them."""
+
+        def __getattr__(self, word: str) -> int:
+            """Return a count by its word."""
+
+else:
+    HeldBack = defstruct(
+        "HeldBack",
+        [(word, Annotated[int, always(row.about)], 0) for word, row in words().items()],
+        namespace={"__doc__": "How many of the requested pages are held back, by what holds them."},
+        frozen=True,
+        module=__name__,
+    )
 
 
 class NextPages(Struct, frozen=True):

@@ -7,6 +7,8 @@ the program that shows them escapes it.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from opic.messages.hindrances import words
+
 TEXT_MAX: Final = 200  # Of a URL in a sentence.
 POLICIES: Final = {
     "interpolation": "interpolated over the window",
@@ -14,41 +16,10 @@ POLICIES: Final = {
     "variable": "over its last reads",
     "improved": "over its last reads and the cash that it holds",
 }
-# What holds pages back, as `waiting` counts it: of one page, of several.
-WAITING: Final = {
-    "leased": (
-        "page is leased to a crawler: its event, or the end of its lease, frees it",
-        "pages are leased to crawlers: their events, or the ends of their leases, free them",
-    ),
-    "host_delay": (
-        "page waits for its host, which was asked a moment ago, has too many pages in flight or is blocked",
-        "pages wait for their hosts, which were asked a moment ago, have too many pages in flight or are blocked",
-    ),
-    "revisit": (
-        "page was read a short time ago (OPIC_REVISIT_SECONDS)",
-        "pages were read a short time ago (OPIC_REVISIT_SECONDS)",
-    ),
-    "retry": (
-        "page waits after a failed fetch, or a lease that expired (OPIC_RETRY_SECONDS)",
-        "pages wait after failed fetches, or leases that expired (OPIC_RETRY_SECONDS)",
-    ),
-    "not_before": (
-        "page is not to be offered yet, as an event or a seed said",
-        "pages are not to be offered yet, as events or seeds said",
-    ),
-    "denied": (
-        "page may not be fetched: 401, 403, 451, robots.txt, a rule, or it looks like a trap",
-        "pages may not be fetched: 401, 403, 451, robots.txt, a rule, or they look like traps",
-    ),
-    "outside": (
-        "page is outside the scope of the crawl (OPIC_SCOPE)",
-        "pages are outside the scope of the crawl (OPIC_SCOPE)",
-    ),
-    "given_up": (
-        "page is given up after failed fetches (OPIC_MAX_FAILURES)",
-        "pages are given up after failed fetches (OPIC_MAX_FAILURES)",
-    ),
-}
+OUTSIDE: Final = (
+    "page is outside the scope of the crawl (OPIC_SCOPE)",
+    "pages are outside the scope of the crawl (OPIC_SCOPE)",
+)
 SHORT: Final = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
 SPANS: Final = ((86_400 * 2, 86_400, "days"), (3_600 * 2, 3_600, "h"), (120, 60, "min"), (0, 1, "s"))
 
@@ -56,10 +27,15 @@ SPANS: Final = ((86_400 * 2, 86_400, "days"), (3_600 * 2, 3_600, "h"), (120, 60,
 def waiting(counts: Mapping[str, int]) -> list[str]:
     """Say what holds pages back, a sentence for each kind with any.
 
+    Args:
+        counts: by word, and "outside" for pages outside the scope.
+
     >>> waiting({"leased": 1, "retry": 0, "given_up": 20})[0]
     '1 page is leased to a crawler: its event, or the end of its lease, frees it.'
     """
-    return [f"{counts[kind]:,} {words[counts[kind] != 1]}." for kind, words in WAITING.items() if counts.get(kind)]
+    told = [(counts.get(word, 0), row.counted) for word, row in words().items()]
+    told.append((counts.get("outside", 0), OUTSIDE))
+    return [f"{count:,} {said[count != 1]}." for count, said in told if count]
 
 
 def reasons(answer: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -173,5 +173,5 @@ def test_verdicts_made_while_counting_pages_reach_the_order(world: Callable[[int
         pass
     (order,) = frontier._scheduler.hot.orders
     order.settle()
-    assert order.counts.totals[2 * page_counts.DENIED] == UNFIT - 1  # One is leased.
+    assert page_counts.total(order.counts.totals.reshape(-1, 2), "denied") == UNFIT - 1  # One is leased.
     assert len(frontier.next(NEXT)["pages"]) == NEXT

@@ -11,11 +11,11 @@ from servers import Server
 from opic.admission import Admission, check_policy
 from opic.errors import BadInput
 from opic.frontier import Frontier, HostPoliteness, PolitenessSettings
-from opic.frontier.page_counts import KINDS
+from opic.frontier.page_counts import WORDS
 from opic.model.classes import check_classes, encode_classes
 
 A, B, C = "http://a.org/", "http://b.org/", "http://c.org/"
-NEVER = dict.fromkeys(KINDS, 0)
+NEVER = dict.fromkeys(WORDS, 0)
 
 
 def waits(seconds: float = 3_600.0, **more: float) -> PolitenessSettings:

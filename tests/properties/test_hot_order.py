@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from opic.frontier import host_pages, hot_order, key_blocks, page_counts, page_sources, picking, timers
 from opic.frontier.domain_pages import Within
-from opic.frontier.hot_order import LEASED, RETRY, HotOrder
+from opic.frontier.hot_order import HotOrder
+from opic.frontier.page_counts import KINDS, LEASED, RETRY
 from opic.frontier.page_keys import random_keys
 from opic.frontier.picking import first_free, near_of, pick
 from opic.model.cash import Flag
@@ -35,6 +36,7 @@ PAGE, HOST, SHARD = st.integers(0, 39), st.integers(0, HOSTS - 1), st.integers(0
 ENDS = st.sampled_from([0.0, 1.0, 2.0, 3.0, np.inf])
 MODES = st.sampled_from(["any", "any", "discover", "refresh"])
 RETRY_SECONDS = 1.0
+KIND = {row.kind: number for number, row in reversed(KINDS.items())}
 CHANGE = st.tuples(PAGE, CASH, st.sampled_from(STATES))
 
 
@@ -100,11 +102,12 @@ class Columns:
     def last_read_us(self, ids: Any) -> Any:
         return np.array([self.read_us.get(page, 0) for page in ids.tolist()], np.int64)
 
-    def due(self, ids: Any) -> Any:
-        return np.array([self.due_at.get(page, 0.0) for page in ids.tolist()]) if self.due_at else None
+    def revisit_at(self, ids: Any) -> Any:
+        pages = ids.tolist()
+        return np.array([0.0 if page in self.said else self.due_at.get(page, 0.0) for page in pages])
 
-    def postponed(self, ids: Any) -> Any:
-        return np.isin(ids, list(self.said)) if self.said else None
+    def not_before(self, ids: Any) -> Any:
+        return np.array([self.due_at[page] if page in self.said else 0.0 for page in ids.tolist()])
 
     def priority(self, ids: Any) -> Any:
         return None if self.factors is None else np.array([self.factors.get(page, 1.0) for page in ids.tolist()])
@@ -112,8 +115,11 @@ class Columns:
     def preferred(self) -> Any:
         return np.array(sorted(page for page, factor in (self.factors or {}).items() if factor > 1), np.int64)
 
-    def shut(self, ids: Any) -> Any:
-        return np.isin(ids, list(self.barred | self.failed)) if self.barred | self.failed else None
+    def ruled_out(self, ids: Any) -> Any:
+        return np.isin(ids, list(self.barred)) if self.barred else None
+
+    def host_full(self, ids: Any) -> None:
+        return None
 
     def given_up(self, ids: Any) -> Any:
         return np.isin(ids, list(self.failed)) if self.failed else None
@@ -171,20 +177,22 @@ class Twin:
         columns, (end, kind) = self.columns[shard], self.holds[shard].get(page, (0.0, RETRY))
         (key, read), state = self.key(shard, page), int(columns.state[page])
         if end > now and kind == LEASED:
-            return page_counts.LEASED, read
-        if state & (Flag.KNOWN | Flag.GONE) != Flag.KNOWN:
-            return page_counts.NEITHER, read
+            return LEASED, read
+        if not state & Flag.KNOWN:
+            return page_counts.UNKNOWN, read
+        if state & Flag.GONE:
+            return KIND["gone"], read
         if state & Flag.EXCLUDED:
-            return page_counts.DENIED, read
+            return KIND["excluded"], read
         if page in columns.failed:
-            return page_counts.GIVEN_UP, read
+            return KIND["given_up"], read
         if page in columns.barred:
-            return page_counts.DENIED, read
+            return KIND["denied"], read
         if end + RETRY_SECONDS * (kind == LEASED) > now:
-            return page_counts.RETRY, read
+            return RETRY, read
         if columns.due_at.get(page, 0.0) > now:
-            return (page_counts.NOT_BEFORE if page in columns.said else page_counts.REVISIT), read
-        return (page_counts.FREE if key else page_counts.NEITHER), read
+            return KIND["not_before" if page in columns.said else "revisit"], read
+        return (page_counts.FREE if key else KIND["spent"]), read
 
     def pick(
         self,

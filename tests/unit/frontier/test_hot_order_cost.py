@@ -5,11 +5,12 @@ from typing import Any
 import numpy as np
 
 from opic.frontier.hot_order import HotOrder
-from opic.frontier.page_counts import REVISIT
+from opic.frontier.page_counts import KINDS
 from opic.frontier.picking import first_free, pick
 from opic.model.cash import Flag
 
 WAITING, FREE = 200_000, 100
+REVISIT = next(number for number, row in KINDS.items() if row.kind == "revisit")
 
 
 class Columns:
@@ -30,15 +31,15 @@ class Columns:
     def credits(self) -> Any:
         return np.zeros(8, np.int64)
 
-    def shut(self, ids: object) -> None:
+    def given_up(self, ids: object) -> None:
         return None
 
-    given_up = postponed = priority = shut
+    ruled_out = host_full = not_before = priority = given_up
 
     def preferred(self) -> Any:
         return np.arange(0)
 
-    def due(self, ids: Any) -> Any:
+    def revisit_at(self, ids: Any) -> Any:
         return self.due_at[ids]
 
     def nearness(self, ids: Any) -> Any:

@@ -10,6 +10,7 @@ from opic.frontier import HostPoliteness, PolitenessSettings
 from opic.frontier.held_pages import Held
 from opic.frontier.hot_shard import HotShard
 from opic.frontier.lease_call import Granted, LeaseAnswer, RefusedPage
+from opic.frontier.page_counts import FREE, KINDS
 from opic.frontier.picking import pick
 from opic.frontier.requests import FrontierTerms
 from opic.model.cash import CrawlRules, Flag
@@ -78,8 +79,8 @@ def answer(granted: Any = (), refused: Any = (), leases: int = 0) -> LeaseAnswer
 def counted(shard: HotShard) -> dict[str, int]:
     shard.order.settle()
     kinds = shard.order.counts.totals.reshape(-1, 2).sum(axis=1).tolist()
-    names = ("neither", "free", "leased", "retry", "revisit", "not_before", "denied", "given_up")
-    return {name: count for name, count in zip(names, kinds, strict=True) if count and name != "neither"}
+    names = {FREE: "free", **{number: row.kind for number, row in KINDS.items()}}
+    return {name: kinds[number] for number, name in names.items() if kinds[number]}
 
 
 def ask(shard: HotShard, ids: list[int], said: LeaseAnswer) -> None:
