@@ -17,9 +17,10 @@ import numpy as np
 from experiments.opic_engine import Engine, EngineRules, PageLinks
 from experiments.strategies import CUT
 from opic.arrays import Float64s, Int64s
-from opic.frontier.crawl_orders import NEVER, NOWHERE, RankedPages
+from opic.frontier.crawl_orders import NEVER, RankedPages
 from opic.frontier.hot_order import HotOrder
 from opic.frontier.next_answers import RETRY_SECONDS_DEFAULT, RETRY_SECONDS_MIN
+from opic.frontier.page_keys import NOWHERE
 from opic.frontier.picking import first_free, pick
 from opic.frontier.scheduler import BATCH_SHARE
 from opic.model.cash import MILLION, Flag
@@ -223,9 +224,9 @@ class PoliteCrawl:
             column = np.full(len(every), NOWHERE)
             column[known] = keys(self, known)
             read_us = np.where(self.columns.state & Flag.OPEN, self.columns.last_read_us(every), NEVER)
-            ranked = RankedPages(column, read_us)
-            picked = pick([self.hot], n, [self.now], indexes=lambda: [ranked.index(self.hot)])
-            ranked.drop()
+            by = RankedPages(column, read_us).order(self.columns)
+            picked = pick([self.hot], n, [self.now], by=[by])
+            self.hot.drop(by)
         self.answers += 1
         self.short += len(picked) < n
         self.empty += not len(picked)

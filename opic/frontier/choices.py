@@ -15,12 +15,12 @@ from opic.admission import Admission, Ration
 from opic.arrays import Bools, Float64s, Int64s
 from opic.errors import StoreUnavailable
 from opic.frontier import page_counts
-from opic.frontier.crawl_orders import NOWHERE, Orders, RankedOrder
+from opic.frontier.crawl_orders import Orders, RankedOrder
 from opic.frontier.domain_pages import DomainPages, Within
-from opic.frontier.expansion import UNREAD, InLinkColumns
+from opic.frontier.expansion import UNREAD, ByInLinks, InLinkColumns
 from opic.frontier.hot_crawl import HotCrawl
 from opic.frontier.hot_order import UNHELD
-from opic.frontier.key_blocks import KeyBlocks
+from opic.frontier.page_keys import NOWHERE, Order
 from opic.frontier.page_sources import PageSource
 from opic.frontier.pages_ahead import PagesAhead
 from opic.frontier.picking import SIDES, Fit, Picked, first_free, near_of, pick
@@ -50,6 +50,7 @@ class Choices:
         self._importance: RankedOrder | None = None  # and that of other modes; None for cash.
         self._scores: LinkScores | None = None  # For the recrawl policy that draws by them.
         self._inlinks: InLinkColumns | None = None  # For the expansion policies.
+        self._by_inlinks: tuple[InLinkColumns, list[ByInLinks]] | None = None
         self._census, self._census_at = dict[Scope, dict[str, int] | None](), float("-inf")
         self._ahead = dict[str, PagesAhead]()  # By mode, on a large store.
         self.rng = np.random.default_rng()  # For policies that draw.
@@ -59,10 +60,10 @@ class Choices:
         with self._hot.locked():  # Threads that let the replicas follow tell the indexes of changes.
             if orders.importance is not self._importance:
                 if self._importance is not None:
-                    self._importance.drop()
+                    self._importance.drop(self._hot.orders)
                 self._importance = orders.importance
             if orders.trust is not None and orders.trust is not self.trust:
-                self.trust.drop()
+                self.trust.drop(self._hot.orders)
                 self.trust = orders.trust
             if orders.inlinks is not None:
                 self._inlinks = orders.inlinks
@@ -185,17 +186,22 @@ class Choices:
             fit=self._fit_of(ration),
             nearness=by.nearness,
             drawn=partial(self._drawn, by.policy, within, by.nearness) if by.policy and by.policy in DRAWN else None,
-            indexes=partial(self._indexes, by),
+            by=self._by(by),
             host_pages=host_pages,
         )
 
-    def _indexes(self, by: Choice) -> list[KeyBlocks]:
-        """Return the index of each shard by the keys that decide."""
+    def _by(self, by: Choice) -> Sequence[Order]:
+        """Return the order of each shard that decides."""
         if by.policy == GREEDY_LINKS:
             inlinks = self._usable_inlinks()
-            return [hot.weights.most_linked(hot.order, inlinks) for hot in self._hot.shards]
+            if self._by_inlinks is None or self._by_inlinks[0] is not inlinks:
+                if self._by_inlinks is not None:
+                    for hot, order in zip(self._hot.orders, self._by_inlinks[1], strict=True):
+                        hot.drop(order)
+                self._by_inlinks = inlinks, [ByInLinks(inlinks, shard) for shard in range(len(self._crawl))]
+            return self._by_inlinks[1]
         ranking = self.ranking(by.mode, by.policy)
-        return [order.by_cash for order in self._hot.orders] if ranking is None else ranking.indexes(self._hot.orders)
+        return [hot.strategy for hot in self._hot.orders] if ranking is None else ranking.orders(self._hot.orders)
 
     def _usable_inlinks(self) -> InLinkColumns:
         inlinks = self._inlinks

@@ -5,7 +5,7 @@ An order by trust or importance is computed from all pages and links at once (`o
 may leave pages out; what may be offered, leases and delays are those of the hot orders.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,9 +15,9 @@ from opic.arrays import Bools, Float64s, Int64s, values_at
 from opic.errors import NotKept, NoTrust
 from opic.frontier.expansion import InLinkColumns
 from opic.frontier.hot_order import HotOrder
-from opic.frontier.key_blocks import KeyBlocks
-from opic.frontier.page_keys import Keys, PageKeys, times_priority
+from opic.frontier.page_keys import NOWHERE, Order, OrderColumns
 from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS, PagesRequest
+from opic.model.cash import Flag
 from opic.query.coverage import CoverageQuery, CoverageView
 from opic.query.fetch_order import FetchOrder, FetchView
 from opic.query.kept_links import KeptLinks
@@ -26,9 +26,7 @@ from opic.replica import Crawl
 from opic.replica.effect import Head
 
 UNREAD, READ = 0, 1
-NOWHERE: Final = -np.inf  # The key of a page that is not in an order.
 NEVER: Final = np.int64(-1)
-Priority = Callable[[int, Int64s], Float64s | None]  # Of pages of a shard; None if all are 1.
 
 
 @dataclass(eq=False, slots=True)
@@ -37,34 +35,35 @@ class RankedPages:
 
     keys: Float64s  # NOWHERE for pages that are not in the order.
     read_us: Int64s  # When each was last read, NEVER for pages never read. Pages read since are left out.
-    later: Callable[[Int64s], Float64s] | None = None  # The keys of pages that became known later; None if not here.
-    _index: tuple[HotOrder, KeyBlocks] | None = field(default=None, init=False)
+    later: float = NOWHERE  # The key of pages that became known later.
+    _by: "ByColumn | None" = field(default=None, init=False)
 
-    def index(self, order: HotOrder) -> KeyBlocks:
-        """Return the index of the pages that a hot order may offer, made on first use: 5 ns for each page."""
-        if self._index is None or self._index[0] is not order:
-            keys = PageKeys(lambda ids: self._keys_of(order, ids), nothing=NOWHERE)
-            known = min(len(self.keys), len(order.columns))
-            free = np.where(order.where[:known] == 0, self.keys[:known], NOWHERE)
-            index = KeyBlocks(order, keys, (free, self.read_us[:known] != NEVER))
-            self._index = order, index
-            order.indexes.append(index)
-        return self._index[1]
+    def order(self, columns: OrderColumns) -> "ByColumn":
+        """Return the order of the pages of a shard, the same one for the same columns."""
+        if self._by is None or self._by.columns is not columns:
+            self._by = ByColumn(self, columns)
+        return self._by
 
-    def _keys_of(self, order: HotOrder, ids: Int64s) -> tuple[Keys, Bools]:
-        by_cash, read = order.keys(ids)
-        keys, then = values_at(self.keys, ids, NOWHERE), values_at(self.read_us, ids, NEVER)
-        if self.later is not None and (new := ids >= len(self.keys)).any():
-            keys[new] = self.later(ids[new])
-        same = np.where(read, order.columns.last_read_us(ids) == then, then == NEVER)
-        return np.where((by_cash > 0) & same, keys, NOWHERE), read
 
-    def drop(self) -> None:
-        """Let the hot order forget the index."""
-        if self._index is not None:
-            order, index = self._index
-            order.indexes.remove(index)
-            self._index = None
+class ByColumn(Order):
+    """An order by keys as of a moment, without pages that were read since."""
+
+    def __init__(self, ranked: RankedPages, columns: OrderColumns) -> None:
+        """Take the keys, and the columns of the shard as they are now."""
+        self._ranked, self.columns = ranked, columns
+
+    def keys(self, ids: Int64s) -> Float64s:
+        """Return the keys that the pages had, if they were not read since."""
+        ranked, read = self._ranked, (self.columns.state[ids] & Flag.OPEN) != 0
+        keys, then = values_at(ranked.keys, ids, NOWHERE), values_at(ranked.read_us, ids, NEVER)
+        keys[ids >= len(ranked.keys)] = ranked.later
+        same = np.where(read, self.columns.last_read_us(ids) == then, then == NEVER)
+        return np.where(same, keys, NOWHERE)
+
+    def column(self) -> tuple[Float64s, Bools]:
+        """Return the keys as they were, without a look at the pages as they are now."""
+        known = min(len(self._ranked.keys), len(self.columns))
+        return self._ranked.keys[:known], self._ranked.read_us[:known] != NEVER
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,35 +75,23 @@ class RankedOrder:
     loads: list[int]  # and their load counts.
 
     @classmethod
-    def by_trust(cls, view: CoverageView, priority: Priority) -> "RankedOrder":
-        """Return the pages that hold trust, most times priority first."""
-        shards = []
-        for shard, held in enumerate(view.held):
-            ids = np.flatnonzero(held)
-            keys = _column(len(held), (ids, held[ids], priority(shard, ids)))
-            shards.append(RankedPages(keys, np.full(len(held), NEVER)))
+    def by_trust(cls, view: CoverageView) -> "RankedOrder":
+        """Return the pages that hold trust, most first."""
+        shards = [RankedPages(np.where(held > 0, held, NOWHERE), np.full(len(held), NEVER)) for held in view.held]
         return cls(shards, view.heads, view.loads)
 
     @classmethod
-    def by_importance(cls, view: FetchView, priority: Priority) -> "RankedOrder":
-        """Return all pages that may be fetched: those never read by importance times priority, then the others.
+    def by_importance(cls, view: FetchView) -> "RankedOrder":
+        """Return all pages that may be fetched: those never read by importance, then the others.
 
-        Pages that became known later are last of those never read: they count as the least.
+        Pages that became known later are last of those never read: they count as a little less than the least.
         """
         least = min((float(one.unread_keys.min()) for one in view.shards if len(one.unread_keys)), default=1.0)
-        least = least or np.finfo(np.float64).tiny
         shards = []
-        for shard, one in enumerate(view.shards):
-
-            def later(ids: Int64s, shard: int = shard) -> Float64s:
-                lifted = priority(shard, ids)
-                return np.zeros(len(ids)) if lifted is None else least * lifted
-
-            unread = one.unread, one.unread_keys, priority(shard, one.unread)
-            read = one.read, one.read_keys, priority(shard, one.read)
-            read_us = np.full(one.known, NEVER)
-            read_us[one.read] = one.read_us
-            shards.append(RankedPages(_column(one.known, unread, read), read_us, later))
+        for one in view.shards:
+            keys, read_us = np.full(one.known, NOWHERE), np.full(one.known, NEVER)
+            keys[one.unread], keys[one.read], read_us[one.read] = one.unread_keys, one.read_keys, one.read_us
+            shards.append(RankedPages(keys, read_us, np.nextafter(least, 0.0)))
         return cls(shards, view.heads, view.loads)
 
     @classmethod
@@ -112,21 +99,14 @@ class RankedOrder:
         """Return an order without pages."""
         return cls([RankedPages(np.zeros(0), np.zeros(0, np.int64)) for _ in range(shards)], [], [])
 
-    def indexes(self, orders: Sequence[HotOrder]) -> list[KeyBlocks]:
-        """Return the index of each shard."""
-        return [ranked.index(order) for ranked, order in zip(self.shards, orders, strict=True)]
+    def orders(self, hots: Sequence[HotOrder]) -> list[Order]:
+        """Return the order of each shard."""
+        return [ranked.order(hot.columns) for ranked, hot in zip(self.shards, hots, strict=True)]
 
-    def drop(self) -> None:
+    def drop(self, hots: Sequence[HotOrder]) -> None:
         """Let the hot orders forget this one."""
-        for ranked in self.shards:
-            ranked.drop()
-
-
-def _column(pages: int, *parts: tuple[Int64s, Float64s, Float64s | None]) -> Float64s:
-    column = np.full(pages, NOWHERE)
-    for ids, keys, priority in parts:
-        column[ids] = keys if priority is None else times_priority(keys, priority)
-    return column
+        for ranked, hot in zip(self.shards, hots, strict=False):
+            hot.drop(ranked.order(hot.columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +131,8 @@ class CrawlOrders:
         if links is not None:
             self._inlinks = InLinkColumns(links)
             links.release_listeners.append(self._inlinks.released)
-        self._trust: tuple[list[Head], list[int], RankedOrder] | None = None
-        self._importance: tuple[FetchView, list[int], RankedOrder] | None = None
+        self._trust: tuple[list[Head], RankedOrder] | None = None
+        self._importance: tuple[FetchView, RankedOrder] | None = None
         if worth is not None:
             worth.listeners.append(self._heard)
 
@@ -192,10 +172,10 @@ class CrawlOrders:
             if all(request.mode == "coverage" for request in requests):
                 raise
             return RankedOrder.empty(len(self._crawl))
-        last, changes = self._trust, self._changes()
-        if last is None or last[0] is not view.heads or last[1] != changes:  # Made anew with each computation.
-            last = self._trust = view.heads, changes, RankedOrder.by_trust(view, self._priority)
-        return last[2]
+        last = self._trust
+        if last is None or last[0] is not view.heads:  # Made anew with each computation.
+            last = self._trust = view.heads, RankedOrder.by_trust(view)
+        return last[1]
 
     @property
     def has_importance(self) -> bool:
@@ -208,22 +188,10 @@ class CrawlOrders:
         if view is None:
             return None
         last = self._importance
-        if last is None or last[0] is not view or last[1] != self._changes():
-            last = self._heard(view)
-        return last[2]
+        return self._heard(view) if last is None or last[0] is not view else last[1]
 
-    def _heard(self, view: FetchView) -> tuple[FetchView, list[int], RankedOrder]:
+    def _heard(self, view: FetchView) -> RankedOrder:
         """Make a new order before it is used, so that no call waits for that."""
-        made = self._importance = view, self._changes(), RankedOrder.by_importance(view, self._priority)
+        made = RankedOrder.by_importance(view)
+        self._importance = view, made
         return made
-
-    def _priority(self, shard: int, ids: Int64s) -> Float64s | None:
-        replica = self._crawl.replicas[shard]
-        with replica.lock:
-            return replica.offers.priority(ids)
-
-    def _changes(self) -> list[int]:
-        """Return how often priorities have changed, by shard; on a large crawl the next view has the new ones."""
-        if self._crawl.is_large:
-            return []
-        return [replica.offers.priorities for replica in self._crawl.replicas]

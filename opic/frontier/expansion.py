@@ -18,10 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from opic.arrays import Bools, Float64s, Int64s, Uint8s, values_at
-from opic.frontier import page_counts
-from opic.frontier.hot_order import HotOrder
-from opic.frontier.key_blocks import KeyBlocks
-from opic.frontier.page_keys import OFFERED_BITS, Keys, PageKeys
+from opic.frontier.page_keys import OFFERED_BITS, Order
 from opic.frontier.recrawl import PageWeights, YieldWeights, fit_for_recrawl
 from opic.model.cash import Flag
 from opic.query.kept_links import KeptLinks
@@ -113,16 +110,18 @@ class InLinkWeights(PageWeights):
         return np.where(self.fits(self._replica.state[ids]), found, 0.0)
 
 
-def by_inlinks(order: HotOrder, weights: InLinkWeights) -> KeyBlocks:
-    """Return the index of the pages never read by in-links plus one, with or without cash."""
+class ByInLinks(Order):
+    """The order GAI of a shard: the most in-links first, with or without cash."""
 
-    def keys_of(ids: Int64s) -> tuple[Keys, Bools]:
-        fit = fit_for_discovery(order.columns.state[ids])
-        if (shut := page_counts.shut(order.columns, ids)) is not None:
-            fit &= ~shut
-        return np.where(fit, weights.of(ids) + 1, 0.0), np.zeros(len(ids), np.bool_)
+    with_cash = False
 
-    return KeyBlocks(order, PageKeys(keys_of, counted=False))
+    def __init__(self, inlinks: InLinkColumns, shard: int) -> None:
+        """Take the in-links, which change in place."""
+        self._inlinks, self._shard = inlinks, shard
+
+    def keys(self, ids: Int64s) -> Float64s:
+        """Return the in-links of pages."""
+        return values_at(self._inlinks.columns[self._shard], ids, 0).astype(np.float64)
 
 
 class PolicyWeights:
@@ -132,7 +131,6 @@ class PolicyWeights:
         """Sum nothing yet."""
         self._replica, self._kinds = replica, dict[str, PageWeights]()
         self._inlinks: tuple[InLinkColumns, InLinkWeights] | None = None
-        self._index: tuple[InLinkWeights, KeyBlocks] | None = None
 
     def kind(self, name: str) -> PageWeights:
         """Return the weights of read pages of a kind in POLICIES; of UNREAD, 1 for each page never read."""
@@ -147,16 +145,6 @@ class PolicyWeights:
         if self._inlinks is None or self._inlinks[0] is not inlinks:
             self._inlinks = inlinks, InLinkWeights(self._replica, inlinks)
         return self._inlinks[1]
-
-    def most_linked(self, order: HotOrder, inlinks: InLinkColumns) -> KeyBlocks:
-        """Return the index of the replica's hot order by in-links, made on first use."""
-        weights = self.by_inlinks(inlinks)
-        if self._index is None or self._index[0] is not weights:
-            if self._index is not None:
-                order.indexes.remove(self._index[1])
-            self._index = weights, by_inlinks(order, weights)
-            order.indexes.append(self._index[1])
-        return self._index[1]
 
     def changed(self, ids: Int64s) -> None:
         """Note that pages may have other weights or in-links, or are new."""

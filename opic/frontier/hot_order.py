@@ -5,7 +5,7 @@ find the free pages with the greatest keys. Changed pages are indexed at the nex
 pages are asked for. The choice is always the one that a sort of all pages would give; ties are broken by id.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from opic.frontier import page_counts
 from opic.frontier.host_pages import HostPages
 from opic.frontier.key_blocks import BLOCK_BITS, KeyBlocks
 from opic.frontier.page_counts import IS_TIMED, LEASED, RETRY, PageCounts
-from opic.frontier.page_keys import GREEDY, Keys, OrderColumns, PageKeys, keys_of
+from opic.frontier.page_keys import GREEDY, NOWHERE, STRATEGIES, Order, OrderColumns, keys_of, times_priority
 from opic.frontier.timers import SparseTimes, Timers
 from opic.model.cash import CLASS_BITS
 
@@ -50,8 +50,7 @@ class HotOrder:
             single: default for hosts: whether a host gives only one page at a time; `set_single` changes it.
             retry_seconds: back-off of a page whose lease ends without an event.
         """
-        self.columns, self.discovery, self.strategy, self.now = columns, discovery, strategy, -np.inf
-        self.prioritised = columns.priority(np.empty(0, np.int64)) is not None
+        self.columns, self.now = columns, -np.inf
         self.where: Uint8s = np.zeros(0, np.uint8)
         self._free = SparseTimes()  # When the lease, the back-off or the revisit wait of each held page ends.
         self._retry_seconds = retry_seconds
@@ -65,33 +64,43 @@ class HotOrder:
         self.leases_ended = 0  # By their time, of those that ran at `leases_counted`, in Unix seconds.
         self.leases_counted = -np.inf
         self.counts = PageCounts()
-        self.indexes: list[KeyBlocks] = []  # What is told of changes.
-        self._by_cash: KeyBlocks | None = None
+        self._indexes = dict[Order, KeyBlocks]()  # What is told of changes.
         self._changed: list[Int64s] = []
         self._changed_count = 0
         self._fickle: list[Int64s] = []  # Pages to which a change of credit alone may give cash.
         self._fickle_count = 0
         self._single = single
-        self._credits = columns.credits().copy()
+        self._credits = columns.credits().copy()  # Changed in place.
+        self.strategy: Order = STRATEGIES[strategy](
+            columns, self._credits, discovery
+        )  # What decides where nothing else does.
         self._classes = np.zeros(8, np.bool_)
         self.grow()
         self._count_all()
 
     # Keys.
 
-    def keys(self, ids: Int64s) -> tuple[Keys, Bools]:
-        """Return the keys of pages, 0 for pages that may not be offered, and a mask of the read ones."""
-        return keys_of(self.columns, self._credits, self.discovery, ids, self.strategy)
+    def keys(self, ids: Int64s, order: Order | None = None) -> tuple[Float64s, Bools]:
+        """Return the keys of pages by an order, the strategy if None; see `opic.frontier.page_keys.keys_of`."""
+        return keys_of(order or self.strategy, self.columns, self._credits, ids)
 
-    @property
-    def by_cash(self) -> KeyBlocks:
-        """The index by these keys, made on first use."""
-        if self._by_cash is None:
-            # Products are fractional.
-            dtype: type = np.int64 if self.discovery == 1 and not self.prioritised else np.float64
-            self._by_cash = KeyBlocks(self, PageKeys(self.keys, dtype, by_cash=self.strategy == GREEDY))
-            self.indexes.append(self._by_cash)
-        return self._by_cash
+    def index(self, order: Order) -> KeyBlocks:
+        """Return the index by an order of these pages, made on first use."""
+        if order not in self._indexes:
+            column = order.column()
+            if column is not None:
+                keys = np.where(self.where[: len(column[0])] == UNHELD, column[0], NOWHERE)
+                preferred = self.columns.preferred()
+                preferred = preferred[preferred < len(keys)]
+                if (factors := self.columns.priority(preferred)) is not None:
+                    keys[preferred] = times_priority(keys[preferred], factors)
+                column = keys, column[1]
+            self._indexes[order] = KeyBlocks(self, order, column)
+        return self._indexes[order]
+
+    def drop(self, order: Order) -> None:
+        """Forget the index by an order."""
+        self._indexes.pop(order, None)
 
     def grow(self) -> None:
         """Grow the arrays to the current number of pages and hosts."""
@@ -99,7 +108,7 @@ class HotOrder:
             more = max(len(self.columns) - len(self.where), len(self.where) // 4, 1_024)
             size = -(-(len(self.where) + more) >> BLOCK_BITS) << BLOCK_BITS  # Whole blocks.
             self.where = np.concatenate((self.where, np.zeros(size - len(self.where), np.uint8)))
-            for index in self.indexes:
+            for index in self._indexes.values():
                 index.grow()
         if self.columns.hosts > len(self.mark):
             more = max(self.columns.hosts - len(self.mark), len(self.mark) // 4, 1_024)
@@ -120,7 +129,7 @@ class HotOrder:
     def settle(self) -> None:
         """Count the pages that changed anew, and tell the indexes of them: some 200 ns for each."""
         self.grow()
-        for index in self.indexes:
+        for index in self._indexes.values():
             index.lowered()
         credits = self.columns.credits()
         if (credits != self._credits).any():
@@ -131,7 +140,7 @@ class HotOrder:
             self._changed, self._changed_count = [], 0
             self._classify(ids)
             free = ids[self.where[ids] == UNHELD]
-            for index in self.indexes:
+            for index in self._indexes.values():
                 index.raised(free)
 
     def _take_credits(self, credits: Int64s) -> None:
@@ -142,13 +151,13 @@ class HotOrder:
         """
         change = np.abs((credits - self._credits)[self._classes]).max(initial=0)
         fell = bool((credits < self._credits)[self._classes].any())
-        self._credits = credits.copy()
-        for index in self.indexes:
-            index.shifted(change if self.discovery <= 1 else change * self.discovery)
+        self._credits[:] = credits
+        for index in self._indexes.values():
+            index.shifted(int(change))
         self._changed += self._fickle
         self._fickle, self._fickle_count = [], 0
-        if change and self.prioritised:
-            self._changed.append(self.columns.preferred())
+        if change and len(preferred := self.columns.preferred()):
+            self._changed.append(preferred)
         if fell:
             self._count_all()
 
@@ -301,7 +310,7 @@ class HotOrder:
         self.host_timers.due(self.now)
         self._end_holds()
         self.settle()
-        for index in self.indexes:
+        for index in self._indexes.values():
             index.advance()
 
     def _end_holds(self) -> None:
@@ -341,11 +350,11 @@ class HotOrder:
         return free
 
 
-def first(ids: Int64s, keys: Keys, count: int) -> tuple[Int64s, Keys]:
+def first(ids: Int64s, keys: Float64s, count: int) -> tuple[Int64s, Float64s]:
     """Return the `count` pages with the largest keys, ties by id, in no particular order; `ids` must ascend."""
     if len(ids) <= count:
         return ids, keys
-    edge: Any = np.partition(keys, len(keys) - count)[len(keys) - count]
+    edge = np.partition(keys, len(keys) - count)[len(keys) - count]
     above = np.flatnonzero(keys > edge)
     at = np.concatenate((above, np.flatnonzero(keys == edge)[: count - len(above)]))
     return ids[at], keys[at]

@@ -168,13 +168,7 @@ class HotShard:
     # The journal.
 
     def applied(self, effect: Effect, changed: Int64s) -> None:
-        """Apply a journal record: changed pages, and fetches, which end leases and waits or start waits.
-
-        The first priority of all makes keys fractional: the order has to be made anew then, as after a reload.
-        """
-        if self.replica.offers.prioritised and not self.order.prioritised:
-            self.loads = -1
-            return
+        """Apply a journal record: changed pages, and fetches, which end leases and waits or start waits."""
         limited = self.limits.applied(effect)
         self.order.changed(np.union1d(changed, limited) if len(limited) else changed)
         self.weights.changed(changed)

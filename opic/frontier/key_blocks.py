@@ -9,17 +9,17 @@ Source: Ding, Suel (2011), "Faster top-k document retrieval using block-max inde
 over the postings of a term.
 """
 
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
 from opic.arrays import Bools, Float64s, Int64s, Uint8s
-from opic.frontier.page_keys import Keys, OrderColumns, PageKeys
+from opic.frontier.page_keys import NOWHERE, Order, OrderColumns
 from opic.frontier.timers import Timers
 
 BLOCK_BITS: Final = 5
 PAGES_AT_ONCE: Final = 1 << 18  # Pages whose keys are computed at once.
-MARGIN: Final = 1 + 2.0**-50  # For the rounding of keys that are not integers.
+MARGIN: Final = 1 + 2.0**-50  # For the rounding of keys.
 
 
 class HeldPages(Protocol):
@@ -31,6 +31,9 @@ class HeldPages(Protocol):
     now: float
     looked: int  # How many pages were looked at.
 
+    def keys(self, ids: Int64s, order: Order) -> tuple[Float64s, Bools]:
+        """Return the keys of pages, NOWHERE for pages not to be offered, and a mask of the read ones."""
+
 
 class KeyBlocks:
     """The bounds of a shard's blocks for one key, apart for pages never read (side 0) and for the others (side 1).
@@ -38,29 +41,29 @@ class KeyBlocks:
     Arrays are (2 * blocks,); the bound of a side of a block is at 2 * block + side.
     """
 
-    def __init__(self, pages: HeldPages, keys: PageKeys, most: tuple[Keys, Bools] | None = None) -> None:
+    def __init__(self, pages: HeldPages, order: Order, most: tuple[Float64s, Bools] | None = None) -> None:
         """Look at all pages.
 
         Args:
             pages: the pages.
-            keys: their keys.
+            order: what gives them keys.
             most: of the first pages, what their keys are at most, and a mask of the read ones; saves computing keys.
         """
-        self._pages, self.keys = pages, keys
-        self._bounds: Keys = np.zeros(0, keys.dtype)
+        self._pages, self.order = pages, order
+        self._bounds: Float64s = np.zeros(0)
         # The greatest key of the pages left out of each bound because their hosts rest, and when the first rest ends.
-        self._hidden: Keys = np.zeros(0, keys.dtype)
+        self._hidden: Float64s = np.zeros(0)
         self._rest_ends: Float64s = np.zeros(0)
         self._timers = Timers()
         self._reserved: list[Int64s] = []  # Where a host rests for an unknown time, until an answer arrives.
-        self._seen: list[tuple[Int64s, Int64s, Keys]] = []  # Places, ids and keys of pages looked at since `lowered`.
+        self._seen: list[tuple[Int64s, Int64s, Float64s]] = []  # Places, ids, keys looked at since `lowered`.
         self.grow()
         known = 0
         if most is not None:
             known = len(most[0])
             for side in (0, 1):
-                column: Keys = np.full(len(self._bounds) << BLOCK_BITS - 1, keys.nothing, keys.dtype)
-                column[:known] = np.where(most[1] == side, most[0], keys.nothing)
+                column = np.full(len(self._bounds) << BLOCK_BITS - 1, NOWHERE)
+                column[:known] = np.where(most[1] == side, most[0], NOWHERE)
                 self._bounds[side::2] = column.reshape(-1, 1 << BLOCK_BITS).max(axis=1)
         for first in range(known, len(pages.columns), PAGES_AT_ONCE):
             ids = np.arange(first, min(first + PAGES_AT_ONCE, len(pages.columns)))
@@ -70,7 +73,7 @@ class KeyBlocks:
         """Make room for the present pages."""
         more = 2 * (len(self._pages.where) >> BLOCK_BITS) - len(self._bounds)
         if more > 0:
-            nothing: Keys = np.full(more, self.keys.nothing, self.keys.dtype)
+            nothing = np.full(more, NOWHERE)
             self._bounds, self._hidden = (np.concatenate((part, nothing)) for part in (self._bounds, self._hidden))
             self._rest_ends = np.concatenate((self._rest_ends, np.full(more, np.inf)))
 
@@ -80,23 +83,19 @@ class KeyBlocks:
             at, ids, keys = map(np.concatenate, zip(*self._seen, strict=True))
             self._seen = []
             free = self._pages.where[ids] == 0
-            self._bounds[at] = self.keys.nothing
+            self._bounds[at] = NOWHERE
             np.maximum.at(self._bounds, at[free], keys[free])
 
     def raised(self, ids: Int64s) -> None:
         """Take in pages that are new or free, or have another key."""
         if len(ids):
-            keys, read = self.keys.of(ids)
+            keys, read = self._pages.keys(ids, self.order)
             np.maximum.at(self._bounds, 2 * (ids >> BLOCK_BITS) + read, keys)
 
-    def shifted(self, change: Any) -> None:
-        """Take in that any key may have grown by this much; pages without a key still have none."""
-        if self.keys.by_cash and change:
-            self._bounds, self._hidden = self._more(self._bounds, change), self._more(self._hidden, change)
-
-    def _more(self, keys: Keys, change: Any) -> Keys:
-        more = keys + change if keys.dtype == np.int64 else (keys + change) * MARGIN
-        return np.where(keys == self.keys.nothing, keys, more)
+    def shifted(self, credit: int) -> None:
+        """Take in that credits changed by at most this many grains."""
+        if change := self.order.growth * credit:
+            self._bounds, self._hidden = ((keys + change) * MARGIN for keys in (self._bounds, self._hidden))
 
     def advance(self) -> None:
         """Raise the bounds where hosts are free now."""
@@ -105,20 +104,20 @@ class KeyBlocks:
         if any(map(len, parts)):
             at = np.concatenate(parts)
             self._bounds[at] = np.maximum(self._bounds[at], self._hidden[at])
-            self._hidden[at], self._rest_ends[at] = self.keys.nothing, np.inf
+            self._hidden[at], self._rest_ends[at] = NOWHERE, np.inf
 
-    def look(self, side: int, blocks: Int64s) -> tuple[Int64s, Keys, Int64s]:
+    def look(self, side: int, blocks: Int64s) -> tuple[Int64s, Float64s, Int64s]:
         """Return the free pages of distinct blocks with their keys and hosts, and lower the bounds to what they are."""
         pages = self._pages
         ids = ((blocks[:, None] << BLOCK_BITS) + np.arange(1 << BLOCK_BITS)).ravel()
         ids = ids[(pages.where[ids] == 0) & (ids < len(pages.columns))]
         pages.looked += len(ids)
-        keys, read = self.keys.of(ids)
-        some = np.flatnonzero((keys > self.keys.nothing) & (read == side))
+        keys, read = pages.keys(ids, self.order)
+        some = np.flatnonzero((keys > NOWHERE) & (read == side))
         ids, keys = ids[some], keys[some]
         hosts = pages.columns.host[ids].astype(np.int64)
         free = pages.host_free[hosts] <= pages.now
-        self._bounds[2 * blocks + side] = self.keys.nothing
+        self._bounds[2 * blocks + side] = NOWHERE
         at = 2 * (ids >> BLOCK_BITS) + side
         np.maximum.at(self._bounds, at[free], keys[free])
         if not free.all():
@@ -127,7 +126,7 @@ class KeyBlocks:
         self._seen.append((at, ids, keys))
         return ids, keys, hosts
 
-    def _hide(self, at: Int64s, keys: Keys, until: Float64s) -> None:
+    def _hide(self, at: Int64s, keys: Float64s, until: Float64s) -> None:
         """Leave pages out of the bounds until the first of their hosts is free, unless the bounds hold for them."""
         above = keys > self._bounds[at]
         at, keys, until = at[above], keys[above], until[above]
@@ -143,15 +142,15 @@ class KeyBlocks:
 
     def ranked(self, side: int) -> "BlockRanks":
         """Return the blocks by their present bounds."""
-        return BlockRanks(self._bounds[side::2], self.keys.nothing)
+        return BlockRanks(self._bounds[side::2])
 
 
 class BlockRanks:
     """Blocks in the order of their bounds, greatest first, ties by number; sorted only as far as needed."""
 
-    def __init__(self, bounds: Keys, nothing: float) -> None:
+    def __init__(self, bounds: Float64s) -> None:
         """Leave out blocks without a key."""
-        self._blocks = np.flatnonzero(bounds > nothing)
+        self._blocks = np.flatnonzero(bounds > NOWHERE)
         self._bounds = bounds[self._blocks]
         self._sorted, self._at = 0, 0  # How many of the blocks are sorted, and were taken.
 
@@ -171,7 +170,7 @@ class BlockRanks:
         self._at += len(taken)
         return taken
 
-    def precede(self, ids: Int64s, keys: Keys) -> Bools:
+    def precede(self, ids: Int64s, keys: Float64s) -> Bools:
         """Return a mask of the pages that come before all pages of the blocks that are left."""
         if not len(self):
             return np.ones(len(ids), np.bool_)

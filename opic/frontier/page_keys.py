@@ -1,13 +1,10 @@
-"""The keys by which the frontier orders pages: their cash, a random number, or the time since their last read.
+"""Orders of the pages of a shard: each is one class that gives pages their keys. By cash, at random, by last reads.
 
-These are the paper's strategies Greedy, Random and Cycle (Abiteboul, Preda, Cobena 2003, section 3.1). A page with a
-larger key comes first, and ties are broken by id. A page's priority multiplies its key. By any of them a page without
-cash is not offered: a read of it would move nothing.
+These are the paper's strategies Greedy, Random and Cycle (Abiteboul, Preda, Cobena 2003, section 3.1); other orders are
+in `opic.frontier.crawl_orders` and `opic.frontier.expansion`.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +13,10 @@ from opic.arrays import Bools, Float64s, Int64s, Uint8s
 from opic.frontier import page_counts
 from opic.model.cash import CLASS_BITS, Flag
 
-Keys = NDArray[Any]  # int64, or float64 if the cash of never-read pages is multiplied by `discovery`.
-
-GREEDY, RANDOM, CYCLE = STRATEGIES = ("greedy", "random", "cycle")
+GREEDY, RANDOM, CYCLE = "greedy", "random", "cycle"
 OFFERED_BITS: Final = Flag.KNOWN | Flag.GONE | Flag.EXCLUDED
-NEVER_READ: Final = 1 << 62  # The key of pages never read in the order Cycle. Times are in microseconds, far below it.
+NOWHERE: Final = -np.inf  # The key of a page that is not in an order.
+NEVER_READ: Final = 2.0**53  # The key of pages never read in the order Cycle. Times in microseconds are far below it.
 KEY_BITS: Final = 62  # Of a random key.
 
 
@@ -80,48 +76,87 @@ class OrderColumns(Protocol):
         """Return when pages were last read, in Unix microseconds; 0 if never."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PageKeys:
-    """A key of the pages of a shard, which puts them in an order."""
+class Order:
+    """An order of the pages of a shard: the largest key comes first, ties by id. A subclass has `keys`.
 
-    of: Callable[[Int64s], tuple[Keys, Bools]]  # Takes ids; returns their keys, and a mask of the read ones.
-    dtype: type = np.float64
-    nothing: float = 0  # The key of pages that are not offered, less than all others.
-    by_cash: bool = False  # Whether a key changes with the credit of the page's class.
-    counted: bool = True  # Whether only pages are offered that `opic.frontier.page_counts` counts as free.
+    A page's priority multiplies its key. Pages that something holds back for good, and with `with_cash` pages without
+    cash, have no place in it.
+    """
+
+    with_cash: ClassVar[bool] = True  # A read of a page without cash would move nothing.
+    growth: float = 0.0  # By how much a key may grow for each grain that the credit of the page's class grows by.
+
+    def keys(self, ids: Int64s) -> Float64s:
+        """Return the keys of pages, (n,), in any state; NOWHERE for pages that are not in the order."""
+        raise NotImplementedError
+
+    def column(self) -> tuple[Float64s, Bools] | None:
+        """Return the keys of the first pages and a mask of the read ones, if they are at hand; None if they are not."""
+        return None
 
 
-def keys_of(
-    columns: OrderColumns, credits: Int64s, discovery: float, ids: Int64s, strategy: str = GREEDY
-) -> tuple[Keys, Bools]:
-    """Return the keys of pages, 0 for pages that may not be offered, and a mask of the read ones.
+class ByCash(Order):
+    """The order Greedy: the most cash first."""
+
+    def __init__(self, columns: OrderColumns, credits: Int64s, discovery: float) -> None:
+        """Take the credit of each class, (8,), changed in place, and the factor on the cash of pages never read."""
+        self._columns, self._credits, self._discovery = columns, credits, discovery
+        self.growth = max(discovery, 1.0)
+
+    def keys(self, ids: Int64s) -> Float64s:
+        """Return the cash, times `discovery` but at least 1 for pages never read."""
+        state = self._columns.state[ids]
+        cash: Float64s = np.abs(self._columns.v[ids] + self._credits[state & CLASS_BITS]).astype(np.float64)
+        if self._discovery == 1:
+            return cash
+        return np.where(state & Flag.OPEN, cash, np.maximum(cash * self._discovery, 1.0))
+
+
+class AtRandom(Order):
+    """The order Random: by a number that changes at each read of the page."""
+
+    def __init__(self, columns: OrderColumns, *_: object) -> None:
+        """Take the columns of the shard."""
+        self._columns = columns
+
+    def keys(self, ids: Int64s) -> Float64s:
+        """Return the numbers."""
+        return random_keys(ids, self._columns.last_read_us(ids)).astype(np.float64)
+
+
+class ByAge(AtRandom):
+    """The order Cycle: pages never read first, then the others by the time of their last read, oldest first."""
+
+    def keys(self, ids: Int64s) -> Float64s:
+        """Return the time since then, from a far time on."""
+        read = (self._columns.state[ids] & Flag.OPEN) != 0
+        return np.where(read, NEVER_READ - 1 - self._columns.last_read_us(ids), NEVER_READ)
+
+
+STRATEGIES: Final = {GREEDY: ByCash, RANDOM: AtRandom, CYCLE: ByAge}
+
+
+def keys_of(order: Order, columns: OrderColumns, credits: Int64s, ids: Int64s) -> tuple[Float64s, Bools]:
+    """Return the keys of pages times priorities, NOWHERE for pages not to be offered, and a mask of the read ones.
 
     Args:
-        columns: the columns of the shard.
+        order: of the shard.
+        columns: of the shard.
         credits: the credit of each class, (8,).
-        discovery: factor on the cash of pages never read; 1 with other strategies than greedy.
         ids: the pages.
-        strategy: "greedy": the cash. "random": a number that changes at each read of the page. "cycle": pages never
-            read first, then the others by the time of their last read, oldest first.
     """
     state = columns.state[ids]
-    cash = columns.v[ids] + credits[state & CLASS_BITS]
     read = (state & Flag.OPEN) != 0
-    fit = ((state & OFFERED_BITS) == Flag.KNOWN) & ((cash > 0) | read & (cash != 0))
+    fit = (state & OFFERED_BITS) == Flag.KNOWN
+    if order.with_cash:
+        cash = columns.v[ids] + credits[state & CLASS_BITS]
+        fit &= (cash > 0) | read & (cash != 0)
     if (shut := page_counts.shut(columns, ids)) is not None:
         fit &= ~shut
-    keys: Keys
-    if strategy == CYCLE:
-        keys = np.where(read, NEVER_READ - 1 - columns.last_read_us(ids), NEVER_READ)
-    elif strategy == RANDOM:
-        keys = random_keys(ids, columns.last_read_us(ids))
-    else:
-        keys = np.abs(cash)
-        if discovery != 1:
-            keys = np.where(read, keys, np.maximum(keys * discovery, 1.0))
+    keys = order.keys(ids)
     if (priority := columns.priority(ids)) is not None:
-        keys = keys * priority
-    return np.where(fit, keys, 0), read
+        keys = times_priority(keys, priority)
+    return np.where(fit, keys, NOWHERE), read
 
 
 def times_priority(keys: Float64s, priority: Float64s | float) -> Float64s:

@@ -4,10 +4,10 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from opic.arrays import Bools, Int64s
+from opic.arrays import Bools, Float64s, Int64s
 from opic.frontier.hot_order import HotOrder, first
 from opic.frontier.key_blocks import BLOCK_BITS, KeyBlocks
-from opic.frontier.page_keys import Keys, PageKeys
+from opic.frontier.page_keys import NOWHERE, Order
 
 BLOCKS_FIRST: Final = 4  # Blocks looked at at once at least; half as many more each further time.
 BLOCKS_WIDE: Final = 64  # After this many in vain, it is asked which hosts have pages left.
@@ -19,7 +19,7 @@ class PageSource(Protocol):
 
     shard: int
     ids: Int64s  # The pages that were examined but not taken yet,
-    neg: Keys  # and their negated keys.
+    neg: Float64s  # and their negated keys.
     done: bool  # No more pages come from this source.
 
     def fill(self, size: int) -> None:
@@ -45,13 +45,13 @@ class KeySource:
         self._ranks, self._step = index.ranked(side), BLOCKS_FIRST
         self._vain = 0  # Blocks looked at, less the pages that they offered.
         self.ids: Int64s = np.empty(0, np.int64)
-        self.neg: Keys = np.empty(0, index.keys.dtype)
+        self.neg: Float64s = np.empty(0)
         self._ids, self._keys = self.ids, self.neg  # Pages looked at whose turn has not come.
         self.done = False
 
     def fill(self, size: int) -> None:
         """Look at the pages of more blocks, or at all pages of the hosts that are left if these have fewer."""
-        if self._vain >= BLOCKS_WIDE and self._index.keys.counted:
+        if self._vain >= BLOCKS_WIDE and self._index.order.with_cash:
             self._vain = 0
             hosts = self._hosts_left()
             if self._order.counts.free_pages(hosts, self._side) < len(self._ranks) << BLOCK_BITS - 2:
@@ -81,11 +81,11 @@ class KeySource:
         ids = order.pages_of(hosts)
         ids = ids[blocks[ids >> BLOCK_BITS] & (order.where[ids] == 0)]
         order.looked += len(ids)
-        keys, read = self._index.keys.of(ids)
-        fit = (keys > self._index.keys.nothing) & (read == self._side)
+        keys, read = order.keys(ids, self._index.order)
+        fit = (keys > NOWHERE) & (read == self._side)
         self._offer(ids[fit], keys[fit])
 
-    def _offer(self, ids: Int64s, keys: Keys) -> None:
+    def _offer(self, ids: Int64s, keys: Float64s) -> None:
         if self._nearness:
             near = self._order.columns.nearness(ids) >= self._nearness
             ids, keys = ids[near], keys[near]
@@ -101,12 +101,12 @@ class KeySource:
 class ListSource:
     """The free pages among a list of pages of a shard by a key, sorted only as far as needed."""
 
-    def __init__(self, shard: int, order: HotOrder, ids: Int64s, keys: PageKeys, sides: tuple[int, ...]) -> None:
+    def __init__(self, shard: int, order: HotOrder, ids: Int64s, by: Order, sides: tuple[int, ...]) -> None:
         """Take distinct pages, with ascending ids."""
         self.shard, self._order = shard, order
-        found, read = keys.of(ids)
+        found, read = order.keys(ids, by)
         order.looked += len(ids)
-        fit = found > keys.nothing
+        fit = found > NOWHERE
         if len(sides) == 1:
             fit &= read == sides[0]
         fit[fit] = order.is_free(ids[fit], order.columns.host[ids[fit]])

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from opic.frontier.hot_order import UNHELD, HotOrder
+from opic.frontier.page_keys import NOWHERE
 from opic.frontier.picking import Fit, Picked
 
 AHEAD_SECONDS: Final = 0.1  # How long pages chosen ahead are of use at least; their order is that of the choice.
@@ -65,7 +66,7 @@ class PagesAhead:
             at = np.flatnonzero(some.shards == shard)
             order, ids, hosts = orders[shard], some.ids[at], some.hosts[at]
             keys, read = order.keys(ids)
-            free[at] = (order.where[ids] == UNHELD) & (order.host_free[hosts] <= order.now) & (keys > 0)
+            free[at] = (order.where[ids] == UNHELD) & (order.host_free[hosts] <= order.now) & (keys > NOWHERE)
             if len(sides) == 1:
                 free[at] &= read == sides[0]
         # Pages before the first free one were leased; those that are taken now may be free again, as spares are.

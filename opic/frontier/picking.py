@@ -8,12 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from opic.arrays import Bools, Int64s
+from opic.arrays import Bools, Float64s, Int64s
 from opic.frontier import page_counts
 from opic.frontier.domain_pages import Within
 from opic.frontier.hot_order import HotOrder
-from opic.frontier.key_blocks import KeyBlocks
-from opic.frontier.page_keys import Keys
+from opic.frontier.page_keys import NOWHERE, Order
 from opic.frontier.page_sources import KeySource, ListSource, PageSource
 
 LISTED_PAGES: Final = 1 << 16  # All pages of a domain, or up to a depth, are looked at if they are no more.
@@ -29,7 +28,7 @@ class Picked:
     shards: Int64s
     ids: Int64s
     hosts: Int64s  # Host numbers within the shard.
-    counts: Keys  # Their keys.
+    counts: Float64s  # Their keys.
 
     def __len__(self) -> int:
         """Return the number of pages."""
@@ -77,7 +76,7 @@ def pick(
     fit: Fit | None = None,
     nearness: int = 0,
     drawn: Callable[[], Sequence[PageSource]] | None = None,
-    indexes: Callable[[], Sequence[KeyBlocks]] | None = None,
+    by: Sequence[Order] | None = None,
     host_pages: int | None = None,
 ) -> Picked:
     """Return the first free pages of all shards, ties by shard and id.
@@ -93,7 +92,7 @@ def pick(
             cumulative: each continues from the one before.
         nearness: only pages of at least this nearness, see `opic.model.page_notes`; 0 for all.
         drawn: returns the pages of each shard as they are drawn; `mode`, `within` and `nearness` are then its business.
-        indexes: returns the index of each shard by the keys that decide; by cash if None.
+        by: the order of each shard that decides; the strategy if None.
         host_pages: maximum number of pages of a host; if None, one of each host with a delay.
     """
     for shard, (order, time) in enumerate(zip(orders, now, strict=True)):
@@ -102,7 +101,7 @@ def pick(
     if drawn is not None:
         sources = drawn()
     else:
-        by = [order.by_cash for order in orders] if indexes is None else indexes()
+        by = by or [order.strategy for order in orders]
         sources = _sources(orders, by, SIDES[mode], within, nearness)
     return _merge(orders, sources, count, fit, HostQuota(orders, host_pages)).first(count)
 
@@ -172,7 +171,7 @@ def _soonest(order: HotOrder, ids: Int64s, mode: str) -> float:
     """Return when the first of these pages that match the mode becomes free; infinity if none matches."""
     keys, read = order.keys(ids)
     hosts = order.columns.host[ids]
-    wanted = (keys > 0) & (order.mark[hosts] != order.tick)
+    wanted = (keys > NOWHERE) & (order.mark[hosts] != order.tick)
     if mode != "any":
         wanted &= read == (mode == "refresh")
     ids, hosts = ids[wanted], hosts[wanted]
@@ -181,13 +180,13 @@ def _soonest(order: HotOrder, ids: Int64s, mode: str) -> float:
 
 def _sources(
     orders: Sequence[HotOrder],
-    indexes: Sequence[KeyBlocks],
+    by: Sequence[Order],
     sides: tuple[int, ...],
     within: Within | None,
     nearness: int,
 ) -> list[PageSource]:
     sources: list[PageSource] = []
-    for shard, (order, index) in enumerate(zip(orders, indexes, strict=True)):
+    for shard, (order, by_key) in enumerate(zip(orders, by, strict=True)):
         ids = inside = None
         if within is not None:
             if not len(within.hosts[shard]):
@@ -196,8 +195,9 @@ def _sources(
         if nearness:
             ids = near_of(order, ids, nearness)
         if ids is not None and len(ids) <= LISTED_PAGES:
-            sources.append(ListSource(shard, order, ids, index.keys, sides))
+            sources.append(ListSource(shard, order, ids, by_key, sides))
             continue
+        index = order.index(by_key)
         sources += [KeySource(shard, order, index, side, inside=inside, nearness=nearness) for side in sides]
     return sources
 
@@ -242,7 +242,7 @@ def _merge(
 ) -> Picked:
     """Merge the sources in order until more than `count` pages are taken, or no more are left."""
     have, met, nothing = 0, 0, np.empty(0, np.int64)
-    batches: list[tuple[Int64s, Int64s, Int64s, Keys]] = [(nothing, nothing, nothing, nothing)]
+    batches: list[tuple[Int64s, Int64s, Int64s, Float64s]] = [(nothing, nothing, nothing, np.empty(0))]
     while have <= count:
         wanted = count + 1 - have
         if met:  # Hosts had given enough: as large a share of the next pages is expected to be left out.
@@ -285,10 +285,10 @@ def _catch_up(sources: Sequence[PageSource], wanted: int) -> None:
             source.fill(1 + wanted // len(sources))
 
 
-def _upto(sources: Sequence[PageSource]) -> tuple[Int64s, Int64s, Keys]:
+def _upto(sources: Sequence[PageSource]) -> tuple[Int64s, Int64s, Float64s]:
     """Merge and take the pages that precede every page not examined yet: shards, ids and negated keys."""
     ends = [(source.neg[-1], source.shard, int(source.ids[-1])) for source in sources if not source.done]
-    parts: list[tuple[Int64s, Int64s, Keys]] = []
+    parts: list[tuple[Int64s, Int64s, Float64s]] = []
     for source in sources:
         end = len(source.ids)
         if ends:

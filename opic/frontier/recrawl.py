@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from opic.arrays import Bools, Float64s, Int64s, Uint8s
 from opic.frontier import page_counts
 from opic.frontier.hot_order import UNHELD, HotOrder
-from opic.frontier.page_keys import OFFERED_BITS, Keys
+from opic.frontier.page_keys import OFFERED_BITS
 from opic.model.cash import Flag
 from opic.query.link_scores import LinkScores
 from opic.replica.replica import Replica
@@ -156,7 +156,7 @@ class DrawnPages:
         self.shard, self._order, self._kinds, self._rates, self._rng = shard, order, kinds, rates, rng
         self._only, self._timed = only, timed
         self.ids: Int64s = np.empty(0, np.int64)
-        self.neg: Keys = np.empty(0)
+        self.neg: Float64s = np.empty(0)
         self.done = False
         self._speeds = rates * totals
         self._time, self._fills, self._seen = 0.0, 0, timed[0]

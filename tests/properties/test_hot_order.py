@@ -161,11 +161,11 @@ class Twin:
             return 0, read
         last_read = columns.read_us.get(page, 0)
         if self.strategy == "cycle":
-            return ((1 << 62) - 1 - last_read if read else 1 << 62), read
+            return (2**53 - 1 - last_read if read else 2**53), read
         if self.strategy == "random":
-            return int(random_keys(np.array([page]), np.array([last_read]))[0]), read
+            return float(random_keys(np.array([page]), np.array([last_read]))[0]), read
         if self.discovery == 1:
-            return abs(cash), read
+            return float(abs(cash)), read
         return (float(abs(cash)) if read else max(cash * self.discovery, 1.0)), read
 
     def free_at(self, shard: int, page: int) -> float:
