@@ -18,7 +18,7 @@ import pstats
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
@@ -118,9 +118,13 @@ class CountingDeliveries(Deliveries):
         self.deposits_taken += sum(len(event.transfer.urls) for event in events if event.transfer)
         return inputs
 
-    def deliver(self, to: int, sent: Sequence[dict[int, int]], era: bytes) -> int:
-        taken = super().deliver(to, sent, era)
-        self.deliveries += taken > 0
+    def _waiting(self, receivers: Collection[int], sent: Sequence[dict[int, int]]) -> dict[int, dict[int, list[Input]]]:
+        waiting = super()._waiting(receivers, sent)
+        self.deliveries += sum(any(by_sender.values()) for by_sender in waiting.values())
+        return waiting
+
+    def deliver(self, receivers: Collection[int], sent: Sequence[dict[int, int]], era: bytes) -> int:
+        taken = super().deliver(receivers, sent, era)
         self.entries_taken += taken
         return taken
 

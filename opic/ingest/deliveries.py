@@ -3,7 +3,8 @@
 An entry is taken once, in order, after all before it. It is trimmed at its sender once its effect is durable.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from opic.errors import StoreError
@@ -14,7 +15,7 @@ from opic.replica.crawl import Crawl
 from opic.replica.inputs import Input
 from opic.store.connection import store_errors
 
-ENTRIES_A_DELIVERY: Final = 100  # Per outbox; a few kilobytes each.
+ENTRIES_A_DELIVERY: Final = 4_000  # At most so many at once, of all outboxes; a few kilobytes each.
 
 
 class Deliveries:
@@ -23,18 +24,20 @@ class Deliveries:
     def __init__(self, crawl: Crawl, stores: Sequence[ShardWriter]) -> None:
         """Deliver nothing yet."""
         self._crawl, self._stores = crawl, stores
-        self._swept: set[int] = set()  # Shards whose senders' outboxes were trimmed of all entries taken.
+        self._swept: set[int] = set()  # Shards whose senders' outboxes are trimmed of all entries taken.
 
     def sent(self) -> list[dict[int, int]]:
         """Return how many entries each shard sent so far, by receiving shard."""
         answers = self._crawl.ask([["HGETALL", shard.keys.sent] for shard in self._crawl.shards])
         return [{int(to): int(count) for to, count in found.items()} for found in answers]
 
-    def deliver(self, to: int, sent: Sequence[dict[int, int]], era: bytes) -> int:
-        """Apply the entries that wait for a shard; return how many were applied.
+    def deliver(self, receivers: Collection[int], sent: Sequence[dict[int, int]], era: bytes) -> int:
+        """Apply the entries that wait for some shards; return how many were applied.
+
+        What is asked of all these shards and their senders takes one pipeline each: offsets, entries, trims.
 
         Args:
-            to: the receiving shard.
+            receivers: the receiving shards.
             sent: what `sent` returned a moment ago.
             era: the crawl's.
 
@@ -43,31 +46,50 @@ class Deliveries:
             DeliveryPaused: a backup is holding deliveries for a moment.
             StoreError: a shard lost its last writes, so that what it sent and what others took are inconsistent.
         """
-        store, crawl = self._stores[to], self._crawl
-        counts = {at: found[to] for at, found in enumerate(sent) if to in found}
-        taken = store.offsets(map(source_of, counts))
-        if news := [at for at, count in counts.items() if count != taken[source_of(at)]]:
-            taken |= store.offsets(map(source_of, news), anew=True)
-        for at in news:
-            if taken[source_of(at)] > counts[at]:  # Another writer was faster, or a server lost its last writes.
-                self._check_order(at, to, taken[source_of(at)])
-        waiting = [at for at in news if counts[at] > taken[source_of(at)]]
-        inputs: list[Input] = []
-        if waiting:
-            firsts = {at: f"1-{taken[source_of(at)]}" for at in waiting}
-            found = crawl.ask([
-                ["XRANGE", crawl.shards[at].keys.outbox(to), first, "+", "COUNT", ENTRIES_A_DELIVERY]
-                for at, first in firsts.items()
-            ])  # fmt: skip
-            for at, entries in zip(waiting, found, strict=True):
-                inputs += self._inputs(at, to, taken[source_of(at)], counts[at], entries)
-                # If the shard lost an entry after it was taken, it would send other cash under its number.
-                crawl.shards[at].barrier()
-            store.take(inputs)
-        # The first time, trim all senders: another writer may have been killed before it trimmed.
-        self._trim(to, waiting if to in self._swept else counts, era)
-        self._swept.add(to)
-        return len(inputs)
+        # The first time, trim all senders: another writer, or this one, may have ended before it trimmed.
+        trims = {to: {at for at, found in enumerate(sent) if to in found} for to in set(receivers) - self._swept}
+        self._swept -= set(receivers)
+        applied = 0
+        for to, by_sender in self._waiting(receivers, sent).items():
+            for at in by_sender:  # If it lost an entry after it was taken, it would send other cash under its number.
+                self._crawl.shards[at].barrier()
+            inputs = list(chain.from_iterable(by_sender.values()))
+            self._stores[to].take(inputs)
+            trims.setdefault(to, set()).update(by_sender)
+            applied += len(inputs)
+        self._trim(trims, era)
+        self._swept |= set(receivers)
+        return applied
+
+    def _waiting(self, receivers: Collection[int], sent: Sequence[dict[int, int]]) -> dict[int, dict[int, list[Input]]]:
+        """Return the entries that wait for some shards, as records in order: by receiver, then by sender."""
+        firsts = dict[tuple[int, int], int]()  # By sender and receiver: the number of the first entry.
+        news = dict[int, list[int]]()  # By receiver: the senders that may have sent more.
+        for to in receivers:
+            counts = {at: found[to] for at, found in enumerate(sent) if to in found}
+            offsets = self._stores[to].offsets(map(source_of, counts))
+            if behind := [at for at, count in counts.items() if count != offsets[source_of(at)]]:
+                news[to] = behind
+        stored = self._crawl.ask([
+            ["HMGET", self._crawl.shards[to].keys.offsets, *map(source_of, behind)] for to, behind in news.items()
+        ])  # fmt: skip
+        for (to, behind), offsets in zip(news.items(), stored, strict=True):
+            known = self._stores[to].note_offsets(map(source_of, behind), offsets)
+            for at in behind:
+                taken = known[source_of(at)]
+                if taken > sent[at][to]:  # Another writer was faster, or a server lost its last writes.
+                    self._check_order(at, to, taken)
+                elif taken < sent[at][to]:
+                    firsts[at, to] = taken
+        count = max(ENTRIES_A_DELIVERY // max(len(firsts), 1), 1)
+        found = self._crawl.ask([
+            ["XRANGE", self._crawl.shards[at].keys.outbox(to), f"1-{first}", "+", "COUNT", count]
+            for (at, to), first in firsts.items()
+        ])  # fmt: skip
+        waiting = dict[int, dict[int, list[Input]]]()
+        for ((at, to), first), entries in zip(firsts.items(), found, strict=True):
+            waiting.setdefault(to, {})[at] = self._inputs(at, to, first, sent[at][to], entries)
+        return waiting
 
     def _check_order(self, at: int, to: int, taken: int, first: int = 0) -> None:
         """Raise StoreError if a shard has taken more than the sender sent, or if its next entry is gone."""
@@ -95,15 +117,21 @@ class Deliveries:
             inputs.append(Input(source_of(at), record, (event,), previous=fields[b"p"]))
         return inputs
 
-    def _trim(self, to: int, sources: Iterable[int], era: bytes) -> None:
-        """Trim outbox entries that have taken effect in an era."""
-        names = {at: source_of(at) for at in sources}
-        taken = self._stores[to].offsets(names.values())
-        if not names:
-            return
-        self._stores[to].shard.barrier()  # Until the effects are durable, the entries may be needed again.
-        keys = {at: self._crawl.shards[at].keys for at in names}
-        self._crawl.ask([
-            ["FCALL", "opic_5_trim_outbox", 2, keys[at].outbox(to), keys[at].meta, taken[name], era]
-            for at, name in names.items()
-        ])  # fmt: skip
+    def _trim(self, trims: Mapping[int, Collection[int]], era: bytes) -> None:
+        """Trim outbox entries that have taken effect in an era.
+
+        Args:
+            trims: by receiving shard, the senders.
+            era: the crawl's.
+        """
+        commands = list[list[Any]]()
+        for to, senders in trims.items():
+            taken = self._stores[to].offsets(map(source_of, senders))
+            if senders:
+                self._stores[to].shard.barrier()  # Until the effects are durable, the entries may be needed again.
+            for at in senders:
+                keys = self._crawl.shards[at].keys
+                commands.append([
+                    "FCALL", "opic_5_trim_outbox", 2, keys.outbox(to), keys.meta, taken[source_of(at)], era,
+                ])  # fmt: skip
+        self._crawl.ask(commands)

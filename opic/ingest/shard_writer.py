@@ -404,9 +404,14 @@ class ShardWriter:
         unknown = names if anew else [name for name in names if name not in self._next]
         if unknown:
             with store_errors():
-                stored = self.shard.client.hmget(self.shard.keys.offsets, unknown)
-            self._next |= {name: int(offset or 0) for name, offset in zip(unknown, stored, strict=True)}
+                self.note_offsets(unknown, self.shard.client.hmget(self.shard.keys.offsets, unknown))
         return {name: self._next[name] for name in names}
+
+    def note_offsets(self, partitions: Iterable[str], stored: Sequence[bytes | None]) -> dict[str, int]:
+        """Take over the next offsets of partitions as the store has them, and return them."""
+        found = {name: int(offset or 0) for name, offset in zip(partitions, stored, strict=True)}
+        self._next |= found
+        return found
 
     def _offsets_held(self, partitions: Iterable[str]) -> dict[str, int]:
         """Return the next offsets of partitions; raise TailLost if one is lower than before."""

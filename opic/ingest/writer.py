@@ -422,8 +422,7 @@ class Writer:
         era = self._begin_era()
         for store in self.stores:  # Senders too: cached state is valid for one run of the server.
             store.look()
-        sent = self._deliveries.sent()
-        delivered = sum(self._deliveries.deliver(to, sent, era) + self._sweep(to) for to in wanted)
+        delivered = self._deliveries.deliver(wanted, self._deliveries.sent(), era) + sum(map(self._sweep, wanted))
         if 0 not in wanted:
             return delivered
         # The books of the shards are not read at one instant. That shifts what is decided, but loses no grain.

@@ -338,7 +338,7 @@ def test_resume_points_and_outboxes_of_the_old_crawl_leave_the_restored_one_alon
         for store in writer.stores:
             store.offsets([f"shard:{at}" for at in range(4)])
             store._next |= {f"shard:{at}": 10_000 for at in range(4)}
-        writer._deliveries._trim(to, range(4), era)
+        writer._deliveries._trim({to: range(4)}, era)
     assert {key: valkey.client().xlen(key) for key in outboxes} == outboxes
     assert crawl.resume("log/0") == at
     fresh = Writer(Crawl.open(valkey.client()))
