@@ -16,6 +16,7 @@ from opic.model.ledger import Ledger
 from opic.model.ledger_page import LedgerPage
 from opic.replica import Crawl, Replica
 from opic.replica.fingerprints import Fingerprints
+from opic.replica.page_columns import PAGE_COLUMNS
 from opic.replica.stored_links import read_links
 from opic.store import Shard
 from opic.urls.canonical import host_of, shard_of
@@ -118,19 +119,10 @@ def assert_same_replica(one: Replica, other: Replica) -> None:
     assert one.keeping == other.keeping
     assert one.hosts.names == other.hosts.names
     assert one.hosts.domains.tolist() == other.hosts.domains.tolist()
-    for name in ("v", "inflow", "state", "host"):
-        columns = [getattr(replica.columns, name)[: replica.pages] for replica in (one, other)]
-        assert columns[0].tolist() == columns[1].tolist(), name
-    depths = [replica.depths.of(np.arange(replica.pages)) for replica in (one, other)]
-    assert depths[0].tolist() == depths[1].tolist()
-    offers = [[column.tolist() for column in y.rows(np.arange(one.pages))] for y in (one.offers, other.offers)]
-    assert offers[0] == offers[1]
-    changes = [[column.tolist() for column in y.rows(np.arange(one.pages))] for y in (one.changes, other.changes)]
-    assert changes[0] == changes[1]
-    assert (one.yields is None) == (other.yields is None)
-    if one.yields is not None and other.yields is not None:
-        found = [[column.tolist() for column in y.rows(np.arange(one.pages))] for y in (one.yields, other.yields)]
-        assert found[0] == found[1]
+    assert one.keeps_yields == other.keeps_yields
+    for name in (of.name for of in PAGE_COLUMNS if of.dtype and of.name != "row"):
+        columns = [replica.column(name, np.arange(replica.pages)).tolist() for replica in (one, other)]
+        assert columns[0] == columns[1], name
     prints = one.index.fingerprints[: one.pages]
     assert prints.tolist() == other.index.fingerprints[: other.pages].tolist()
     assert one.index.find(prints).tolist() == other.index.find(prints).tolist() == list(range(one.pages))

@@ -128,7 +128,7 @@ class Frontier:
         """
         seconds = self.politeness.lease_seconds if lease_seconds is None else lease_seconds
         request = PagesRequest.of(n, seconds, mode=mode, normalization=self.crawl.rules.normalization, **more)
-        if request.policy in NEED_YIELDS and self.crawl.replicas[0].yields is None:
+        if request.policy in NEED_YIELDS and not self.crawl.replicas[0].keeps_yields:
             raise NotKept(
                 f"policy={request.policy} needs what past reads of each page discovered, which "
                 "OPIC_YIELDS=off does not keep; policy=U works without"

@@ -101,11 +101,11 @@ class ShardColumns:
 
     def nearness(self, ids: Int64s) -> Int64s:
         """Return the nearness of pages, 0 where their depth is unknown."""
-        return self._replica.depths.of(ids)
+        return self._replica.columns.of("nearness", ids).astype(np.int64)
 
     def within_depth(self, least: int) -> Int64s:
         """Return the ids of the pages whose nearness is at least `least`, ascending."""
-        return self._replica.depths.within(least, len(self))
+        return self._replica.columns.near(least, len(self))
 
     def last_read_us(self, ids: Int64s) -> Int64s:
         """Return when pages were last read, in Unix microseconds; 0 if never."""
@@ -174,13 +174,14 @@ class HotShard:
         self.weights.changed(changed)
         if effect.classes is not None:
             self.note_terms()
-        timed = [effect.read_page, effect.offer_page, effect.forgotten]
+        timed = [effect.read_page, effect.noted_of("not_before_us")[0], effect.forgotten]
         timed += [effect.state_page] if self.revisit.classes().any() else []
         self.order.note_reads(np.unique(np.concatenate(timed)).astype(np.int64), self.now())
         failed = effect.failed == 1
         fetched = np.concatenate((effect.read_page, effect.fetched_page[~failed])).astype(np.int64)
         waiting = effect.fetched_page[failed].astype(np.int64)
-        revived = effect.offer_page[effect.failures == 0].astype(np.int64)  # By an event that ends failures, or a seed.
+        pages, failures = effect.noted_of("failures")
+        revived = pages[failures == 0].astype(np.int64)  # By an event that ends failures, or a seed.
         fetched = np.concatenate((fetched, revived[self.order.where[revived] == RETRY]))
         if effect.lsn > self._told:
             ended = np.unique(np.concatenate((fetched, waiting)))

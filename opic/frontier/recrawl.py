@@ -119,9 +119,7 @@ class YieldWeights(PageWeights):
         super().__init__(replica, fit_for_recrawl)
 
     def _alone(self, ids: Int64s) -> Float64s:
-        yields = self._replica.yields
-        assert yields is not None
-        return np.where(self.fits(self._replica.state[ids]), yields.column(self._column, ids), 0.0)
+        return np.where(self.fits(self._replica.state[ids]), self._replica.columns.of(self._column, ids), 0.0)
 
 
 class DrawnPages:

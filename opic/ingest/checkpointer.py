@@ -15,23 +15,28 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from opic.arrays import Int64s, Uint16s
+from opic.arrays import Int64s, Uint32s
 from opic.ingest.link_keeper import LinkKeeper, LinksCall
 from opic.model.transfer import COUNTS
 from opic.replica.checkpoint import (
+    FINGERPRINTS,
+    HISTORIES,
+    URLS,
     URLS_A_FIELD,
     Loading,
     blocks_of,
+    changed_fields,
+    fields_of,
     pack_block,
     pack_names,
     url_field,
     without_forgotten,
 )
 from opic.replica.columns import Growing
-from opic.replica.effect import Effect, Head, unpack_bits
+from opic.replica.effect import Effect, Head
 from opic.replica.packed_lines import pack_lines, unpack_urls
+from opic.replica.page_columns import BY_KEY
 from opic.replica.replica import PAGES_A_BLOCK, Replica
 from opic.store.connection import Client, ask, store_errors
 from opic.store.keys import Keys
@@ -41,9 +46,8 @@ LOOKS_A_BUDGET: Final = 64
 WRITTEN_BY: Final = 0.6  # Fraction of the budget by which all blocks that were dirty have been written.
 CALL_BYTES_AIM: Final = 128 << 10  # Bytes of blocks per call: blocks the server for less than half a millisecond.
 PURGE_SECONDS_MAX: Final = 60.0  # URLs of forgotten pages are stored no longer, however often pages are forgotten.
-FIELDS: Final = ("v", "f", "s", "m", "p", "o", "u", "d", "e")  # One bit each.
-V, F, S, M, U, D, E = 1, 2, 4, 8, 64, 128, 256
-NEW: Final = (1 << len(FIELDS)) - 1
+BITS: Final = {name: 1 << at for at, name in enumerate((*BY_KEY, FINGERPRINTS, HISTORIES, URLS))}
+NEW: Final = (1 << len(BITS)) - 1
 CLEAN: Final = 0
 
 
@@ -64,10 +68,10 @@ class BlocksCall:
 
 
 class _Blocks(Growing):
-    COLUMNS = (("since", "i8"), ("touched", "i8"), ("fields", "u2"))
+    COLUMNS = (("since", "i8"), ("touched", "i8"), ("fields", "u4"))
     since: Int64s  # The first record that the block lacks; CLEAN if it lacks none.
     touched: Int64s  # The last record that changed it.
-    fields: Uint16s  # The fields that changed since it was written.
+    fields: Uint32s  # The fields that changed since it was written, a bit each: see BITS.
 
 
 class Checkpointer:
@@ -130,9 +134,10 @@ class Checkpointer:
     def _mark(self, effect: Effect, lsn_of: Int64s | None = None) -> None:
         """Mark what an effect changed; if `lsn_of` is given, only in blocks written before the effect."""
         self._blocks.reserve(blocks_of(effect.pages))
-        fields = np.zeros(len(self._blocks.since), np.uint16)
-        for bit, pages in self._changed(effect):
-            fields[pages.astype(np.int64) // PAGES_A_BLOCK] |= np.uint16(bit)
+        fields = np.zeros(len(self._blocks.since), np.uint32)
+        for names, pages in changed_fields(self.replica, effect):
+            if len(pages):
+                fields[pages.astype(np.int64) // PAGES_A_BLOCK] |= np.uint32(sum(BITS[name] for name in names))
         first, new = effect.first_page, len(effect.fingerprints)
         if new:
             fields[first // PAGES_A_BLOCK : blocks_of(first + new)] = NEW
@@ -159,16 +164,6 @@ class Checkpointer:
             if lsn_of is None or lsn_of[block] < effect.lsn:
                 self._blank.setdefault(block, set()).add(number)
 
-    def _changed(self, effect: Effect) -> list[tuple[int, NDArray[Any]]]:
-        found: list[tuple[int, NDArray[Any]]] = [
-            (V, effect.links), (V | M, effect.read_page), (V, effect.moved_page), (S, effect.state_page),
-            (M, effect.gone_page), (M, effect.status_page), (F, effect.inflow_page), (D, effect.depth_page),
-            (E, effect.offer_page), (V | F | S | M | D | E, effect.forgotten),
-        ]  # fmt: skip
-        if self.replica.rules.inflow:
-            found.append((F, effect.links[unpack_bits(effect.across, len(effect.links))]))
-        return found
-
     # Writing blocks.
 
     def due(self) -> bool:
@@ -193,12 +188,10 @@ class Checkpointer:
         count = len(dirty) if everything else min(len(dirty), math.ceil(share * len(dirty)))
         oldest = dirty[np.argsort(self._blocks.since[dirty], kind="stable")[:count]]
         images: list[tuple[int | None, dict[str, bytes]]] = []
+        fields = (*fields_of(self.replica), URLS)
         for block in oldest.tolist():
             bits = int(self._blocks.fields[block])
-            names = [name for at, name in enumerate(FIELDS) if bits >> at & 1]
-            if not self.replica.rules.inflow:
-                names = [name for name in names if name != "f"]
-            image = pack_block(self.replica, block, names)
+            image = pack_block(self.replica, block, [name for name in fields if bits & BITS[name]])
             images.append((block, self._blanked(block, image) | image))
         names_age = self._names_since
         if names_age != CLEAN and (everything or not len(oldest) or names_age <= int(self._blocks.since[oldest[-1]])):
@@ -260,7 +253,7 @@ class Checkpointer:
         for hosts in [call.hosts for call in calls if call.hosts is not None]:
             self._hosts_written = hosts
             self._names_since = CLEAN if self._names_touched <= lsn else lsn + 1
-        lacking = np.flatnonzero(self._blocks.fields & U)
+        lacking = np.flatnonzero(self._blocks.fields & np.uint32(BITS[URLS]))
         first = int(lacking[0]) * PAGES_A_BLOCK if len(lacking) else self.replica.pages
         self.replica.tail.drop(first // URLS_A_FIELD * URLS_A_FIELD)  # An incomplete field is written again as a whole.
 

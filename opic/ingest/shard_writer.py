@@ -109,7 +109,7 @@ class ShardWriter:
     @property
     def shown(self) -> ShownLinks | None:
         """What pages showed last, if replicas keep what reads discover."""
-        return None if self.replica.yields is None else self.checkpointer.links.shown
+        return self.checkpointer.links.shown if self.replica.keeps_yields else None
 
     def urls_of(self, ids: Sequence[int]) -> Mapping[int, str]:
         """Return the URLs of known pages.

@@ -91,7 +91,7 @@ class StepCalls:
         parts = [advances, _changed(books, batch.books), batch.fetches, batch.letters, outboxes]
         parts += [[part for name, time_us in batch.calls.items() for part in (time_us, name)]]
         parts += [batch.books.time_us - FORGET_US, [part for pair in effect.pages_by_meta() for part in pair]]
-        parts += [senders or False, _waits_asked(batch), batch.offers.revived]
+        parts += [senders or False, _waits_asked(batch), batch.notes.revived]
         parts += [forgotten, [part for pair in effect.again.items() for part in pair], since]
         names = [keys.head, keys.journal, keys.books, keys.offsets, keys.dead, keys.leases, keys.waits, keys.fails]
         names += [keys.sent, keys.seen, keys.page_meta, keys.metrics, keys.urls, keys.refusals]

@@ -20,6 +20,7 @@ from opic.messages.terms import DEPTH_MAX, OrNull
 from opic.model.cash import MILLION, CrawlRules
 from opic.model.classes import NO_CHANGE, ClassesChange, WeightClasses
 from opic.model.packed_events import array_length, is_array
+from opic.model.page_notes import GIVEN_UP
 from opic.model.rounds import RoundCount
 from opic.model.transfer import Transfer
 from opic.urls.canonical import URL_BYTES_MAX, canonical_url, rules_applied, shown
@@ -169,7 +170,7 @@ class CheckedEvent:
     priority: float | None = None  # Of the page or the seeds; None if not given.
     trust: float | None = None  # Of the seeds; None if not given.
     crawler: bytes = b""  # Digest of the name of the crawler that reports it; b"" without one.
-    status: int = 0  # Of a crawl event, as `opic.model.page_notes.noted_status` keeps it.
+    status: int | None = None  # Of a crawl event, as `opic.model.page_notes.noted_status` keeps it.
     # Of the page, under which it answered; "" if that is its URL. None if it did not answer, or there are no rules.
     name: str | None = None
     value: bytes | None = None  # Of a dead letter, where the record has others; None: the record's.
@@ -183,6 +184,11 @@ class CheckedEvent:
     def unread(self) -> bool:
         """Tell whether it counts among the failures in a row: names of a page may redirect to each other for ever."""
         return self.outcome in (Outcome.FAILED, Outcome.ALIAS)
+
+    @property
+    def failures(self) -> int:
+        """What it says of the failures in a row of a page; see `opic.model.page_notes.failures_after`."""
+        return (GIVEN_UP if self.give_up else 1) if self.unread else 0
 
     @property
     def stands_alone(self) -> bool:

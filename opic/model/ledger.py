@@ -49,8 +49,8 @@ from opic.model.classes import NO_ROOM, NO_WEIGHTS, WeightClasses
 from opic.model.event_checks import decode_events
 from opic.model.events import CheckedEvent, EventLimits, Outcome, Record
 from opic.model.host_failures import HostFailures, note_hosts
-from opic.model.ledger_page import LedgerPage
-from opic.model.page_notes import note, one_deeper
+from opic.model.ledger_page import LedgerPage, note
+from opic.model.page_notes import one_deeper
 from opic.model.series import ENTRIES_MAX, Entry, entry_due
 from opic.model.transfer import Deposit, Transfer, far_number, links_digest
 from opic.model.trust import with_trust
@@ -175,7 +175,6 @@ class Ledger:
                 self.round_counts.append(Entry(event.at_us, event.count.rounds, event.count.clock))
         else:
             page = self._know(event.url)
-            page.status = event.status
             note(page, event)
             if event.tags and self.classes:
                 self._classify(page, event.tags)

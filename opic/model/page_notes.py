@@ -11,7 +11,7 @@ of suggestions. The name of a page is the URL under which it answered last, if n
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Final
 
 import msgpack
 
@@ -23,39 +23,6 @@ NEAREST: Final = DEPTH_MAX + 1  # Depth 0.
 PRIORITY_MIN, PRIORITY_MAX = 1e-9, 1e9  # Products with cash stay far inside the range of floats.
 FAILURES_MAX: Final = 254  # The count of failures stops here; one byte a page.
 GIVEN_UP: Final = 255  # In place of the count: an event has given the page up.
-
-
-class Notes(Protocol):
-    """What an event, or a record of seeds, says of its pages."""
-
-    nearness: int
-    meta: bytes | None
-    not_before_us: int | None
-    priority: float | None
-
-    name: str | None
-
-    @property
-    def unread(self) -> bool:
-        """Whether it counts among the failures in a row."""
-
-    @property
-    def give_up(self) -> bool:
-        """Whether the failed fetch is not to be tried again."""
-
-
-def note(page: Any, event: Notes) -> None:
-    """Keep what an event says of a page of the ledger: the least depth, failures in a row, the last of all else."""
-    page.nearness = max(page.nearness, event.nearness)
-    page.failures = failures_after(page.failures, failed=event.unread, give_up=event.give_up)
-    if event.meta is not None:
-        page.meta = event.meta
-    if event.name is not None:
-        page.name = event.name
-    if event.not_before_us is not None:
-        page.not_before_us = event.not_before_us
-    if event.priority is not None:
-        page.priority = event.priority
 
 
 def check_priority(priority: float | None) -> float | None:
@@ -71,17 +38,15 @@ def check_priority(priority: float | None) -> float | None:
     return priority
 
 
-def failures_after(failures: int, *, failed: bool, give_up: bool) -> int:
-    """Return a page's failures in a row after an event.
+def failures_after(failures: int, said: int) -> int:
+    """Return a page's failures in a row after an event; `said`: 1 for a failure, GIVEN_UP, or 0 for anything else.
 
-    >>> failures_after(3, failed=True, give_up=False), failures_after(3, failed=False, give_up=False)
-    (4, 0)
-    >>> failures_after(3, failed=True, give_up=True), failures_after(GIVEN_UP, failed=True, give_up=False)
-    (255, 255)
+    >>> failures_after(3, 1), failures_after(3, 0), failures_after(3, GIVEN_UP), failures_after(GIVEN_UP, 1)
+    (4, 0, 255, 255)
     """
-    if not failed:
+    if not said:
         return 0
-    return GIVEN_UP if give_up or failures == GIVEN_UP else min(failures + 1, FAILURES_MAX)
+    return GIVEN_UP if GIVEN_UP in (said, failures) else min(failures + 1, FAILURES_MAX)
 
 
 def failures_of_given_up(max_failures: int) -> int:
@@ -102,7 +67,7 @@ def nearness_of(depth: int | None) -> int:
     return 0 if depth is None else NEAREST - depth
 
 
-def depth_of(nearness: int) -> int | None:
+def depth_of(nearness: int, _reads: int = 0) -> int | None:
     """Return the depth of a nearness, None if it is unknown."""
     return NEAREST - nearness if nearness else None
 

@@ -19,8 +19,9 @@ import msgspec
 from opic.errors import BadInput, MissingExtra
 from opic.model.cash import MILLION
 from opic.model.host_failures import NEVER, Patience
-from opic.ops.export_pages import CrawlPicture, MetaCopy, take_picture
+from opic.ops.export_pages import EXPORTED, CrawlPicture, MetaCopy, take_picture
 from opic.query.queries import Query
+from opic.replica.page_columns import BY_NAME
 from opic.temporary_files import temporary_file
 from opic.whole_files import whole_files
 
@@ -33,7 +34,8 @@ CC_COLUMNS: Final = ("#harmonicc_pos", "#harmonicc_val", "#pr_pos", "#pr_val", "
 CC_NONE: Final = "---"
 OnProgress = Callable[[int, int | None, str], None]
 PAGE_COLUMNS: Final = (
-    "url", "host", "importance", "rank", "cash", "reads", "state", "status", "last_fetched_at", "depth", "meta", "class"
+    "url", "host", "importance", "rank", "cash", "reads", "state", "last_fetched_at",
+    *(name for _, name, _ in EXPORTED), "meta", "class",
 )  # fmt: skip
 LINK_COLUMNS: Final = ("from", "to")
 Columns = Mapping[str, Any]  # By name, a value a row: lists, with None where there is none, or arrays.
@@ -253,9 +255,10 @@ def check_parquet() -> Any:
 
 def _parquet_type(pa: Any, column: str) -> Any:
     return {
-        "importance": pa.float64(), "rank": pa.int64(), "cash": pa.int64(), "reads": pa.int64(), "status": pa.int32(),
-        "last_fetched_at": pa.timestamp("us", tz="UTC"), "depth": pa.int32(),
+        "importance": pa.float64(), "rank": pa.int64(), "cash": pa.int64(), "reads": pa.int64(),
+        "last_fetched_at": pa.timestamp("us", tz="UTC"),
         "meta": pa.map_(pa.string(), pa.string()), "from": pa.int64(), "to": pa.int64(),
+        **{name: pa.float64() if BY_NAME[of].dtype[0] == "f" else pa.int64() for of, name, _ in EXPORTED},
     }.get(column, pa.string())  # fmt: skip
 
 

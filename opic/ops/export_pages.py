@@ -20,7 +20,8 @@ from opic.errors import NotKept, ScanBroken, StoreUnavailable
 from opic.model.cash import CLASS_BITS, Flag
 from opic.model.classes import OTHERS
 from opic.model.host_failures import NEVER, Patience
-from opic.model.page_notes import depth_of, status_of, unpack_meta
+from opic.model.ledger_page import COLUMNS
+from opic.model.page_notes import unpack_meta
 from opic.query.kept_links import NOT_KEPT
 from opic.query.link_pairs import stored_pairs
 from opic.query.page_entries import EXACT
@@ -39,6 +40,7 @@ from opic.store.scan import scan_hash
 PAGES_A_BATCH: Final = 16 * PAGES_A_BLOCK
 ATTEMPTS: Final = 5
 GONE_ON: Final = "the store was recreated, restored, or changed too fast during the export: try again"
+EXPORTED: Final = tuple((of.name, *of.export) for of in COLUMNS if of.export is not None)
 Batch = dict[str, list[Any]]
 
 
@@ -149,14 +151,13 @@ class CrawlPicture:
                 raise StoreUnavailable(GONE_ON)
             rows, histories = replica.columns.row[ids], replica.histories
             fetched_us = histories.slots.at_us[histories.rows.newest[rows]]
-            reads = histories.rows.reads[rows].tolist()
+            reads = replica.column("reads", ids).tolist()
             return {
                 "state": states_of(replica.state[ids], replica.given_up(ids, self.patience)),
                 "cash": replica.cash(ids).tolist(),
                 "reads": reads,
-                "status": list(map(status_of, replica.statuses.of(ids).tolist(), reads)),
                 "last_fetched_at": or_none(fetched_us, histories.rows.kept[rows] > 0),
-                "depth": [depth_of(nearness) for nearness in replica.depths.of(ids).tolist()],
+                **{name: list(map(shown, replica.column(of, ids).tolist(), reads)) for of, name, shown in EXPORTED},
             }
 
     def link_batches(self) -> Iterator[tuple[Int64s, Int64s]]:

@@ -51,7 +51,7 @@ class PageStates:
     @classmethod
     def with_seeds(cls, replica: Replica) -> "PageStates":
         """As `of`, with the seeds."""
-        return replace(cls.of(replica), seeds=replica.depths.within(NEAREST, len(replica)))
+        return replace(cls.of(replica), seeds=replica.columns.near(NEAREST, len(replica)))
 
     def weights(self) -> Float64s:
         """Return the teleport weight of each page: that of its class; 0 for pages that are gone, or not known."""

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from opic.arrays import Int64s
 from opic.model.books import BooksAudit
 from opic.model.cash import CLASS_BITS, CLASSES_MAX, Flag
+from opic.replica.page_columns import DENSE, LASTING, SPARSE
 from opic.replica.replica import Replica, held
 
 
@@ -37,8 +38,10 @@ def audit_replica(replica: Replica, minted: int) -> BooksAudit:
         "extra": replica.classes.extra(),
     }
     wrong = [f"{k} is {getattr(books, k)}, counted {n}" for k, n in recount.items() if getattr(books, k) != n]
-    if unknown := _total(v[~known]):
-        wrong.append(f"{unknown} grains are on unknown pages")
+    unknown = np.flatnonzero(~known)
+    for name in (of.name for of in (*DENSE, *SPARSE) if of.name not in LASTING):
+        if left := np.count_nonzero(replica.columns.stored(name, unknown)):
+            wrong.append(f"{name} has {left:,} values of pages that are not known")
     pages = _total(cash[live]) + _total(v[gone])
     return BooksAudit(minted, pages, books.pool, books.net, tuple(wrong))
 

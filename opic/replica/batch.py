@@ -24,7 +24,7 @@ from opic.model.transfer import NO_NUMBERS, Transfer
 from opic.replica.batch_page import Amounts, BatchPage, batch_pages
 from opic.replica.effect import NO_DIGEST, Effect, entry_digest, links_digest, pack_bits
 from opic.replica.inputs import Input, Item
-from opic.replica.note_changes import depth_changes, host_changes, offer_changes, status_changes
+from opic.replica.note_changes import host_changes, note_changes
 from opic.replica.page_lookup import Context, PageLookup, distinct
 from opic.replica.shown_links import FIRST, OTHER, SAME
 from opic.replica.state_changes import StateChanges
@@ -54,7 +54,6 @@ class Batch:
         self.context, self.replica, self.rules = context, context.replica, context.rules
         self.events: list[CheckedEvent] = []
         self.items: list[Item] = []  # Per event: where it comes from.
-        self.gives_depth = False
         end, links, size = start, 0, 0
         while end < len(inputs):  # A record's events are all in one batch.
             events = inputs[end].decoded(context.limits)
@@ -64,8 +63,6 @@ class Batch:
                 links += len(event.links) + len(event.seeds) + 1
                 if event.transfer is not None:
                     links += len(event.transfer.urls)
-                    self.gives_depth |= bool(event.transfer.nearness.any())
-                self.gives_depth |= event.nearness > 0
                 alone |= event.stands_alone
             full = links > LINKS_A_BATCH_MAX or size > BYTES_A_BATCH_MAX
             if end > start and (full or alone):
@@ -112,8 +109,7 @@ class Batch:
         self.far_owed: list[tuple[int, int, int, int, int]] = []
         self.trust = TrustChanges.of(self.replica, self.context.keep_links)
         self.named = PageLookup(self.context, self.events, self.repeats)
-        self.depths = depth_changes(self.replica.depths, self.named, self.events, given=self.gives_depth)
-        self.offers = offer_changes(self.replica.offers, self.named, self.events)
+        self.notes = note_changes(self.replica.columns, self.named, self.events)
         self.metas: dict[int, bytes] = {}
         self._hold(self.named.event_of)
         self._await_entry()
@@ -333,7 +329,8 @@ class Batch:
                 self._deposit(child, share)
         books.refuse(share * refused, abs(share) * refused)
         if len(far):
-            self._send(page, far, share, at_us, self.depths.of_links[place] if self.depths.of_links else 0)
+            nearness = self.notes.to_links["nearness"]
+            self._send(page, far, share, at_us, nearness[place] if nearness else 0)
 
     def _open(self, page: BatchPage, digest: int, cash: int) -> int:
         """Note what a read shows of a page, which spends its cash; return how it relates to the read before."""
@@ -440,11 +437,9 @@ class Batch:
             forgotten=named.forgotten.astype(np.uint32),
             **self._read_fields(reads),
             **self.states.effect_fields(),
-            **self.depths.effect_fields(),
-            **status_changes(replica.statuses, named, self.events),
+            noted=self.notes.noted,
             **host_changes(replica, named, self.events, self.items),
             **self.trust.effect_fields(reads[6], named.far_links, self.context.far),
-            **self.offers.effect_fields(),
         )
         self.trust.note_new_links(self.effect, reads[7], self.context.shown)
 

@@ -1,6 +1,6 @@
 """What a batch works with while it is decided: pages that it reads or whose state may change, and amounts of pages."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -30,13 +30,8 @@ class BatchPage:
 
 def batch_pages(replica: Replica, ids: Int64s) -> dict[int, BatchPage]:
     """Return pages by id, as they are before the batch; ids of pages that it makes known have the state 0."""
-    columns, rows = replica.columns, replica.histories.rows
-    row = columns.row[ids]
-    numbers = zip(
-        ids.tolist(), columns.v[ids].tolist(), columns.state[ids].tolist(), rows.spent[row].tolist(),
-        rows.digest[row].tolist(), rows.times_gone[row].tolist(), rows.gone_until_us[row].tolist(), strict=True,
-    )  # fmt: skip
-    return {page: BatchPage(page, *others) for page, *others in numbers}
+    numbers = (replica.column(of.name, ids).tolist() for of in fields(BatchPage)[1:])
+    return {page: BatchPage(page, *others) for page, *others in zip(ids.tolist(), *numbers, strict=True)}
 
 
 class Amounts:

@@ -3,13 +3,9 @@
 A block is one Redis hash, `b:<n>`. Its fields are written together, so that a reader sees them as of one record:
 
     l                       lsn: the block contains all effects up to this record, and none after it
-    v f                     int64 of each page: cash less credit, in-flow
-    s p o                   state (uint8), fingerprint (uint64), host number (uint32) of each page
-    d                       nearness (uint16) of each page, see `opic.model.page_notes`; absent where all is unknown
-    y                       what reads of each page have discovered, see `PageYields.pack`; absent where nothing is kept
-    c                       how often reads showed other links, see `PageChanges.pack`; absent without repeated reads
-    e                       when pages are offered, see `PageOffers.pack`; absent where nothing is said of any
-    a                       statuses of last events, see `PageStatuses.pack`; absent where all were reads with 200
+    v f s o                 dense columns of `opic.replica.page_columns`, little-endian; f with OPIC_INFLOW on
+    d e b w a y r c x       sparse columns, zstd; "" or absent where all is the default
+    p                       fingerprint (uint64) of each page
     m                       histories of the pages that have one, see `Histories.pack`; zstd
     u0 .. u15               URLs of 255 pages each, one per line; zstd. A line is empty if its page was forgotten; once
                             it is known again, its URL may be in the hash `urls` instead
@@ -31,21 +27,22 @@ from opic.errors import StoreDamaged
 from opic.model.cash import FORGOTTEN
 from opic.model.classes import WeightClasses
 from opic.model.compression import compress, decompress
+from opic.model.ledger_page import ColumnKind
 from opic.model.series import PACKED, Entry
 from opic.model.trust import pack_weights, unpack_weights
-from opic.replica.effect import Effect
+from opic.replica.effect import Effect, unpack_bits
 from opic.replica.index import FingerprintIndex
 from opic.replica.packed_lines import pack_lines, unpack_urls
+from opic.replica.page_columns import BY_KEY, BY_NAME, CHANGES, LASTING, PAGE_COLUMNS, YIELDS
 from opic.replica.replica import ENDED, PAGES_A_BLOCK, Keeping, Replica
 
 URLS_A_FIELD: Final = 255
 NAMES_A_FIELD: Final = 1_024
 HISTORIES_BYTES_MAX: Final = 64 << 20  # Per block, uncompressed.
-COLUMN_FIELDS: Final = {"v": "<i8", "f": "<i8", "s": "u1", "p": "<u8", "o": "<u4"}
-DEPTH_FIELD: Final = "<u2"
-TABLES: Final = {"y": "yields", "c": "changes", "a": "statuses", "e": "offers"}
-TABLES_WITH: Final = {"m": ("y", "c", "a"), "e": ("e",)}  # Which of them are written with another field.
-LOADED_FIELDS: Final = ("l", "v", "f", "s", "p", "o", "m", "d", "e", "y", "c", "a")
+FINGERPRINTS: Final = "p"
+HISTORIES: Final = "m"
+URLS: Final = "u"
+FINGERPRINT: Final = np.dtype("<u8")
 Image = Mapping[str, bytes]
 
 
@@ -72,48 +69,51 @@ def url_field(page: int) -> tuple[int, str, int]:
     return block, f"u{offset // URLS_A_FIELD}", offset % URLS_A_FIELD
 
 
+def fields_of(replica: Replica) -> tuple[str, ...]:
+    """Return the names of the fields of a block that hold columns, histories and fingerprints."""
+    keys = [of.key for of in PAGE_COLUMNS if of.key and replica.has(of)]
+    return (*keys, FINGERPRINTS, HISTORIES)
+
+
+def changed_fields(replica: Replica, effect: Effect) -> list[tuple[Sequence[str], NDArray[Any]]]:
+    """Return which fields of blocks an effect changes, other than those of new pages: names, and the pages."""
+    of_reads = "v", HISTORIES, *(of.key for of in (*YIELDS, *CHANGES))
+    found: list[tuple[Sequence[str], NDArray[Any]]] = [
+        ("v", effect.links), (of_reads, effect.read_page), ("v", effect.moved_page), ("s", effect.state_page),
+        (HISTORIES, effect.gone_page), ("f", effect.inflow_page),
+        *((BY_NAME[name].key, pages) for name, (pages, _) in effect.noted.items()),
+        ([HISTORIES, *(of.key for of in PAGE_COLUMNS if of.key and of.name not in LASTING)], effect.forgotten),
+    ]  # fmt: skip
+    if replica.rules.inflow:
+        found.append(("f", effect.links[unpack_bits(effect.across, len(effect.links))]))
+    return found
+
+
 def pack_block(replica: Replica, block: int, fields: Iterable[str]) -> dict[str, bytes]:
     """Return an image of a block as of the replica's head: the given columns, and the URLs that are in memory.
 
     Args:
         replica: must not change during the call.
         block: the number of the block.
-        fields: names from COLUMN_FIELDS, "m" for histories, yields, changes and statuses, "d" for the depths, "e" for
-            when pages are offered, "u" for the URLs.
+        fields: names of `fields_of`, and "u" for the URLs.
     """
     first = block * PAGES_A_BLOCK
     end = min(first + PAGES_A_BLOCK, replica.pages)
-    columns = _columns(replica)
-    image = {"l": b"%d" % replica.head.lsn}
-    # A table's field may be absent where all is 0. One that is there, of pages that were forgotten or whose rows have
-    # become 0 again, has to be replaced, by b"": also once these are known again.
-    forgot = replica.books.forgotten > 0
+    image, columns = {"l": b"%d" % replica.head.lsn}, replica.columns
     for name in fields:
-        if name == "m":
-            rows = replica.columns.row[first:end]
+        if name == HISTORIES:
+            rows = columns.row[first:end]
             at = np.flatnonzero(rows)
-            image["m"] = compress(replica.histories.pack(at.astype(np.uint16), rows[at]))
-        elif name == "p":
-            image["p"] = replica.index.fingerprints[first:end].astype("<u8").tobytes()
-        elif name == "d":
-            if (nearness := replica.depths.of(np.arange(first, end))).any() or forgot:
-                image["d"] = nearness.astype(DEPTH_FIELD).tobytes()
-        elif name == "u":
+            image[name] = compress(replica.histories.pack(at.astype(np.uint16), rows[at]))
+        elif name == FINGERPRINTS:
+            image[name] = replica.index.fingerprints[first:end].astype(FINGERPRINT).tobytes()
+        elif name == URLS:
             image |= _pack_urls(replica, first, end)
-        elif name != "e":
-            image[name] = columns[name][first:end].astype(COLUMN_FIELDS[name]).tobytes()
-        for key in TABLES_WITH.get(name, ()):
-            table = getattr(replica, TABLES[key])
-            if table is not None and (table.used or forgot):
-                packed = table.pack(first, end)
-                if packed or forgot or table.RETURNS:
-                    image[key] = packed
+        elif (of := BY_KEY[name]).kind is ColumnKind.DENSE:
+            image[name] = getattr(columns, of.name)[first:end].astype(f"<{of.dtype}").tobytes()
+        elif columns.used(of.name):
+            image[name] = columns.pack(of.name, first, end)
     return image
-
-
-def _columns(replica: Replica) -> dict[str, NDArray[Any]]:
-    columns = replica.columns
-    return {"v": columns.v, "f": columns.inflow, "s": columns.state, "o": columns.host}
 
 
 def _pack_urls(replica: Replica, first: int, end: int) -> dict[str, bytes]:
@@ -141,8 +141,8 @@ def pack_names(replica: Replica, first_host: int) -> dict[str, bytes]:
     image["series"] = b"".join(entry.pack() for entry in replica.series)
     if replica.round_counts:
         image["rounds"] = b"".join(entry.pack() for entry in replica.round_counts)
-    if replica.host_failures.used:
-        image["hostfails"] = replica.host_failures.pack(0, len(replica.hosts))
+    hosts = replica.host_failures
+    image |= {of.key: hosts.pack(of.name, 0, len(replica.hosts)) for of in hosts.SPARSE if hosts.used(of.name)}
     image["classes"] = replica.classes.pack()
     if replica.trust is not None:
         image["trust"] = pack_weights(replica.trust)
@@ -168,7 +168,7 @@ class Loading:
         self.known_before = effects[0].first_page  # Pages that were known before the first effect.
         self.block_lsn = np.zeros(blocks_of(self.pages), np.int64)  # The LSN of each block.
         self.names_lsn = 0
-        self._fields = {name: of for name, of in COLUMN_FIELDS.items() if name != "f" or replica.rules.inflow}
+        self._columns = [of for of in PAGE_COLUMNS if of.key and replica.has(of)]
         self._fingerprints = np.zeros(self.pages, np.uint64)
         replica.columns.reserve(self.pages)
         replica.tail.start(self.known_before)
@@ -184,20 +184,19 @@ class Loading:
             if first < self.known_before:
                 raise _damaged(block, " is missing")
             return
-        pages = self._checked(block, image)
-        end, columns = first + pages, {**_columns(self.replica), "p": self._fingerprints}
-        for name, dtype in self._fields.items():
-            columns[name][first:end] = np.frombuffer(image[name], dtype)
-        if "d" in image:
-            self.replica.depths.put(np.arange(first, end), np.frombuffer(image["d"], DEPTH_FIELD), undo=None)
+        pages, columns = self._checked(block, image), self.replica.columns
+        end = first + pages
+        self._fingerprints[first:end] = np.frombuffer(image[FINGERPRINTS], FINGERPRINT)
         try:
-            offsets, rows = self.replica.histories.unpack(decompress(image["m"], HISTORIES_BYTES_MAX))
-            self.replica.columns.row[first + offsets.astype(np.int64)] = rows
-            for key, name in TABLES.items():
-                if image.get(key) and (table := getattr(self.replica, name)) is not None:
-                    table.unpack(first, pages, image[key])
+            for of in self._columns:
+                if of.kind is ColumnKind.DENSE:
+                    getattr(columns, of.name)[first:end] = np.frombuffer(image[of.key], f"<{of.dtype}")
+                else:
+                    columns.unpack(of.name, first, pages, image.get(of.key, b""))
+            offsets, rows = self.replica.histories.unpack(decompress(image[HISTORIES], HISTORIES_BYTES_MAX))
+            columns.row[first + offsets.astype(np.int64)] = rows
         except (ValueError, KeyError, IndexError) as error:
-            raise _damaged(block, f": histories are damaged ({error})") from error
+            raise _damaged(block, f": a column or the histories are damaged ({error})") from error
         self.block_lsn[block] = lsn_of(image)
 
     def _checked(self, block: int, image: Image) -> int:
@@ -205,9 +204,9 @@ class Loading:
         first, lsn, pages = block * PAGES_A_BLOCK, lsn_of(image), len(image.get("s", b""))
         if lsn > self.effects[-1].lsn:
             raise _damaged(block, f" is of record {lsn}, but the journal ends at {self.effects[-1].lsn}")
-        depths = {"d": DEPTH_FIELD} if "d" in image else {}
-        for name, dtype in (self._fields | depths).items():
-            if len(image.get(name, b"")) != pages * np.dtype(dtype).itemsize or first + pages > self.pages:
+        sizes = {of.key: np.dtype(of.dtype).itemsize for of in self._columns if of.kind is ColumnKind.DENSE}
+        for name, size in (sizes | {FINGERPRINTS: FINGERPRINT.itemsize}).items():
+            if len(image.get(name, b"")) != pages * size or first + pages > self.pages:
                 raise _damaged(block, f": column {name} has a wrong length")
         if pages < min(PAGES_A_BLOCK, self.known_before - first):
             raise _damaged(block, " lacks pages")
@@ -225,8 +224,8 @@ class Loading:
                 for name in ("series", "rounds")
             )
             replica.classes = WeightClasses.unpack(image.get("classes", b""))
-            if packed := image.get("hostfails"):
-                replica.host_failures.unpack(0, len(replica.hosts), packed)
+            for of in replica.host_failures.SPARSE:
+                replica.host_failures.unpack(of.name, 0, len(replica.hosts), image.get(of.key, b""))
             if "trust" in image:
                 replica.trust = unpack_weights(image["trust"])
             if "keeping" in image:

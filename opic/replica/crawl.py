@@ -9,6 +9,7 @@ what that thread saw a moment ago: see `recent`.
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +22,7 @@ from opic.arrays import Int64s
 from opic.errors import StoreDamaged, StoreError, StoreUnavailable, UrlMissing
 from opic.model.books import Books, BooksAudit
 from opic.model.cash import FORGOTTEN
-from opic.model.ledger_page import LedgerPage
+from opic.model.ledger_page import COLUMNS, LedgerPage
 from opic.replica.crawl_audit import CrawlAudit
 from opic.replica.crawl_shards import CrawlShards
 from opic.replica.effect import Head
@@ -49,6 +50,7 @@ END_SECONDS: Final = 2.0
 RECENT_URLS_MAX: Final = 4_096  # Half a megabyte.
 LOOKS_MAX = 5  # Consecutive attempts, each interrupted by a reload.
 PAGES_AT_ONCE = 1_000  # Pages read under one lock: about 10 ms.
+OF_LEDGER: Final = tuple(of.name for of in COLUMNS if of.dtype)  # Columns of the ledger that a replica has.
 Place = tuple[int, int]  # Where a page is: its shard, and its id in that shard.
 
 
@@ -336,7 +338,7 @@ class Crawl(CrawlShards):
                 columns.append((
                     replica.cash(ids), replica.spent(ids), replica.columns.inflow[ids].copy(), replica.state[ids],
                     replica.histories.rows.reads[rows].astype(np.int64), replica.histories.measures(rows),
-                    replica.depths.of(ids),
+                    replica.columns.of("nearness", ids).astype(np.int64),
                 ))  # fmt: skip
         if len(columns) == 1:
             return Rows(as_of, books, heads, *columns[0])
@@ -404,22 +406,17 @@ class Crawl(CrawlShards):
         urls, metas, found = self.urls_in(number, ids), self.metas_of(number, ids), []
         names = self.metas_of(number, [~page for page in ids]) if self.rules.normalize else [b""] * len(ids)
         with self.replicas[number].reading() as replica:
-            columns, histories = replica.columns, replica.histories
-            said = (column.of(np.array(ids)) for column in (replica.depths, replica.statuses))
-            notes = zip(*(column.tolist() for column in (*said, *replica.offers.of(np.array(ids)))), strict=True)
-            for page_id, url, meta, name, note in zip(ids, urls, metas, names, notes, strict=True):
-                row = int(columns.row[page_id])
-                page = LedgerPage(url, page_id, int(columns.v[page_id]), int(histories.rows.spent[row]))
-                page.inflow, page.state = int(columns.inflow[page_id]), int(columns.state[page_id])
-                page.reads, page.digest = int(histories.rows.reads[row]), int(histories.rows.digest[row])
-                page.times_gone = int(histories.rows.times_gone[row])
-                page.gone_until_us = int(histories.rows.gone_until_us[row])
-                page.measures.extend(histories.measures_of(row))
-                page.anchors = histories.anchors_of(row)
-                page.meta, page.name = meta, name.decode()
-                page.nearness, page.status, page.failures, page.not_before_us, page.priority = note
-                found += [page] if page.state != FORGOTTEN else []
-        return found
+            rows = replica.columns.row[np.array(ids)].tolist()
+            numbers = zip(*(replica.column(name, np.array(ids)).tolist() for name in OF_LEDGER), strict=True)
+            for page_id, url, meta, name, row, of in zip(ids, urls, metas, names, rows, numbers, strict=True):
+                measures, anchors = deque(replica.histories.measures_of(row)), replica.histories.anchors_of(row)
+                of_page = dict(zip(OF_LEDGER, of, strict=True))
+                found.append(
+                    LedgerPage(
+                        url, page_id, meta=meta, name=name.decode(), measures=measures, anchors=anchors, **of_page
+                    )
+                )
+        return [page for page in found if page.state != FORGOTTEN]
 
     # All shards.
 

@@ -21,14 +21,16 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 import numpy as np
+from numpy.typing import NDArray
 
-from opic.arrays import Bools, Float64s, Int64s, Uint8s, Uint16s, Uint32s, Uint64s
+from opic.arrays import Bools, Int64s, Uint8s, Uint16s, Uint32s, Uint64s
 from opic.errors import StoreDamaged
 from opic.model.books import BY_CLASS, SCALARS, Books
 from opic.model.cash import CLASSES_MAX
 from opic.model.page_links import NO_LINKS, PageLinks
 from opic.model.trust import pack_weights, unpack_weights
 from opic.replica.packed_lines import pack_frame
+from opic.replica.page_columns import BY_KEY, BY_NAME
 
 MAGIC: Final = b"OPIJ"
 VERSION: Final = 10
@@ -39,8 +41,11 @@ ENDS, BY_SETTING = 1, 2  # Flags of the rarely used field `b`.
 TOTALS: Final = len(SCALARS) + len(BY_CLASS) * CLASSES_MAX
 
 Columns = tuple[tuple[str, str], ...]
+Noted = tuple[Uint32s, NDArray[Any]]  # Distinct pages, (n,), and a value for each.
+NOTHING: Final[Noted] = (np.empty(0, np.uint32), np.empty(0, np.uint8))
 # The rarely used fields by their keys: values as they are, and mappings as lists of pairs. Arrays and others are packed
-# otherwise: offsets (`o`), classes (`c`), metadata (`m`), forgotten pages (`f`), trust (`w`), flags (`b`), kept links.
+# otherwise: offsets (`o`), columns that events give (`d`), by their keys, classes (`c`), metadata (`m`), forgotten
+# pages (`f`), trust (`w`), flags (`b`), kept links.
 RARE_VALUES: Final = {"h": "host_names", "e": "entries", "r": "restored"}
 NEW_LINKS: Final = ("compared", "near_new", "far_new")  # In `n`, as bits.
 RARE_PAIRS: Final = {"s": "sent", "t": "taken", "k": "calls", "u": "again"}
@@ -98,15 +103,8 @@ class Effect:
     sent: Mapping[int, tuple[int, bytes]] = field(default_factory=dict)
     taken: Mapping[int, bytes] = field(default_factory=dict)  # By sending shard: digest of the last entry taken.
     calls: Mapping[bytes, int] = field(default_factory=dict)  # By call with an Idempotency-Key: time of its record.
-    depth_page: Uint32s = _column("<u4", "d")  # Pages whose depth changed,
-    nearness: Uint16s = _column("<u2", "d")  # and their nearness: see `page_notes`.
-    # Pages of which failures, the earliest time or the priority changed, and all three: see `page_offers`.
-    offer_page: Uint32s = _column("<u4", "p")
-    failures: Uint8s = _column("u1", "p")
-    not_before_us: Int64s = _column("<i8", "p")
-    priority: Float64s = _column("<f8", "p")
-    status_page: Uint32s = _column("<u4", "a")  # Pages whose last status changed,
-    noted: Uint16s = _column("<u2", "a")  # and the statuses: see `page_table`.
+    # By column that events give (`NOTED_ARRAYS`): the pages whose value changed, and these values.
+    noted: Mapping[str, Noted] = field(default_factory=dict)
     # Hosts whose failures in a row changed, and all of them: see `opic.model.host_failures`.
     failing_host: Uint32s = _column("<u4", "q")
     failing_times: Uint16s = _column("<u2", "q")
@@ -145,6 +143,10 @@ class Effect:
     def clock_before(self) -> int:
         """The clock before the first read."""
         return self.books.clock - int(np.maximum(self.read_cash, 0).sum())
+
+    def noted_of(self, name: str) -> Noted:
+        """Return the pages of which events changed a column, and their values."""
+        return self.noted.get(name, NOTHING)
 
     def pages_by_meta(self) -> list[tuple[bytes, list[int]]]:
         """Return each new metadata with its pages: thousands of seeds may share one."""
@@ -185,7 +187,13 @@ class Effect:
         rare: dict[str, Any] = {"o": dict(self.offsets)}
         rare |= {key: value for key, name in RARE_VALUES.items() if (value := getattr(self, name))}
         rare |= {key: list(pairs.items()) for key, name in RARE_PAIRS.items() if (pairs := getattr(self, name))}
-        rare |= {key: self._packed(of) for key, of in RARE_ARRAYS.items() if len(getattr(self, of[0][0]))}
+        if self.noted:
+            rare["d"] = {
+                (of := BY_NAME[name]).key: (pages.astype("<u4").tobytes(), values.astype(f"<{of.dtype}").tobytes())
+                for name, (pages, values) in self.noted.items()
+            }
+        if len(self.failing_host):
+            rare["q"] = self._packed(HOST_ARRAYS)
         if self.classes is not None:
             rare["c"] = self.classes
         if self.metas:
@@ -245,7 +253,7 @@ def _columns(key: str) -> Columns:
 
 
 SECTIONS: Final = _columns("")
-RARE_ARRAYS: Final = {key: _columns(key) for key in "dpaq"}
+HOST_ARRAYS: Final = _columns("q")
 FAR_ARRAYS: Final = _columns("l")
 HEADER: Final = Struct(f"<4sHHQ{DIGEST_BYTES}sQQQ{len(SECTIONS)}III")
 
@@ -255,7 +263,11 @@ def _from_rare(rare: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"offsets": rare["o"]}
     found |= {name: rare[key] for key, name in RARE_VALUES.items() if key in rare}
     found |= {name: dict(rare[key]) for key, name in RARE_PAIRS.items() if key in rare}
-    arrays = [(of, rare[key]) for key, of in RARE_ARRAYS.items() if key in rare]
+    found["noted"] = {
+        (of := BY_KEY[key]).name: (np.frombuffer(pages, "<u4"), np.frombuffer(values, f"<{of.dtype}"))
+        for key, (pages, values) in rare.get("d", {}).items()
+    }
+    arrays = [(HOST_ARRAYS, rare["q"])] if "q" in rare else []
     if "l" in rare:
         found["kept_from"], *far = rare["l"]
         arrays.append((FAR_ARRAYS, far))

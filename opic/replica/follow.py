@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from opic.errors import BeingRestored, StoreDamaged, StoreUnavailable
 from opic.memory import give_back_what_is_free
-from opic.replica.checkpoint import LOADED_FIELDS, URLS_A_FIELD, Loading, blocks_of, lsn_of, url_field
+from opic.replica.checkpoint import URLS_A_FIELD, Loading, blocks_of, fields_of, lsn_of, url_field
 from opic.replica.effect import Effect, Head
 from opic.replica.packed_lines import pack_lines, unpack_urls
 from opic.replica.replica import Replica
@@ -197,13 +197,11 @@ class Follower:
             )
 
     def _read_blocks(self, count: int) -> list[dict[str, bytes]]:
-        images = []
+        images, fields = [], ("l", *fields_of(self.replica))
         for first in range(0, count, BLOCKS_A_READ):
-            commands = [
-                ["HMGET", self.keys.block(n), *LOADED_FIELDS] for n in range(first, min(first + BLOCKS_A_READ, count))
-            ]
-            for found in ask(self.client, commands):
-                pairs = zip(LOADED_FIELDS, found, strict=True)
+            numbers = range(first, min(first + BLOCKS_A_READ, count))
+            for found in ask(self.client, [["HMGET", self.keys.block(n), *fields] for n in numbers]):
+                pairs = zip(fields, found, strict=True)
                 images.append({name: value for name, value in pairs if value is not None})
         return images
 

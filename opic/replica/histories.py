@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from opic.arrays import Int64s, Uint32s
 from opic.model.cash import ANCHOR_ROUNDS, Anchor, CrawlRules, PageMeasure
+from opic.model.ledger_page import COLUMNS, ColumnKind
 from opic.replica.columns import Growing, Undo
 
 NO_SLOT: Final = 0  # Slots are numbered from 1.
@@ -21,13 +22,9 @@ NO_SLOT: Final = 0  # Slots are numbered from 1.
 
 class _Rows(Growing):
     COLUMNS = (
-        ("spent", "i8"),  # H, total history.
-        ("digest", "u8"),  # Digest of the links at its last read.
-        ("gone_until_us", "i8"),
-        ("reads", "u4"),
+        *((of.name, of.dtype) for of in COLUMNS if of.kind is ColumnKind.HISTORY),
         ("newest", "u4"),  # Slot of its newest measure.
         ("kept", "u2"),  # Number of measures kept.
-        ("times_gone", "u2"),
     )
     spent: Int64s
     digest: NDArray[np.uint64]

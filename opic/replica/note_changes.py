@@ -1,35 +1,26 @@
-"""How a batch of events changes what is noted of pages: depths, statuses, failures, earliest times, priorities.
+"""How a batch of events changes the columns that events give, and the failures of hosts in a row.
 
-`opic.model.page_notes.note` does the same page by page. What no event of a batch concerns is skipped.
+`opic.model.ledger_page.note` does the same page by page. A column that no event of a batch concerns is skipped.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from opic.arrays import Float64s, Int64s, Uint8s, Uint16s, Uint32s
+from opic.arrays import Int64s
 from opic.model.events import CheckedEvent
 from opic.model.host_failures import HostFailures, host_failures_after, says_of_host
-from opic.model.page_notes import failures_after, one_deeper
+from opic.model.ledger_page import Column
+from opic.replica.effect import NOTHING, Noted
 from opic.replica.inputs import Item
+from opic.replica.page_columns import NOTED_ARRAYS, PageColumns
 from opic.replica.page_lookup import PageLookup, distinct
-from opic.replica.page_offers import PageOffers
-from opic.replica.page_table import PageDepths, PageStatuses
 from opic.replica.replica import Replica
 
-
-def status_changes(statuses: PageStatuses, named: PageLookup, events: Sequence[CheckedEvent]) -> dict[str, Any]:
-    """Return the fields of an effect: the pages whose status a batch changes, and the statuses of their last events."""
-    last = {page: event.status for page, event in zip(named.own, events, strict=True) if page >= 0}
-    if not statuses.used and not any(last.values()):
-        return {}
-    ids = np.array(sorted(last), np.int64)
-    noted = np.array([last[page] for page in ids.tolist()], np.uint16)
-    changed = noted != statuses.of(ids)
-    return {"status_page": ids[changed].astype(np.uint32), "noted": noted[changed]}
+Merge = Callable[[Any, Any], Any]
 
 
 def host_changes(
@@ -40,7 +31,7 @@ def host_changes(
     `opic.model.ledger` does the same.
     """
     table, said = replica.host_failures, list(map(says_of_host, events))
-    if not table.used and True not in said:
+    if not table.used("times") and True not in said:
         return {}
     now: dict[int, HostFailures] = {}
     for place, failed in enumerate(said):
@@ -61,113 +52,104 @@ def host_changes(
     return {f"failing_{name}": np.array(column, dtype) for (name, dtype), column in pairs}
 
 
-@dataclass(frozen=True, slots=True)
-class DepthChanges:
-    """The effect of a batch on depths."""
+@dataclass(slots=True)
+class NoteChanges:
+    """What a batch changes in the columns that events give."""
 
-    pages: Uint32s = field(default_factory=lambda: np.empty(0, np.uint32))  # Whose depth is new or less, ascending,
-    nearness: Uint16s = field(default_factory=lambda: np.empty(0, np.uint16))  # and their nearness afterwards.
-    of_links: Sequence[int] = ()  # Per event: the nearness that its links get at least, 0 if none; may be empty.
-
-    def effect_fields(self) -> dict[str, Any]:
-        """Return the fields of the effect."""
-        return {"depth_page": self.pages, "nearness": self.nearness}
+    noted: dict[str, Noted] = field(default_factory=dict)  # As `Effect` has it.
+    # By column that links get too, and event: the value that its links get at least, 0 if none.
+    to_links: dict[str, Sequence[int]] = field(default_factory=dict)
+    revived: Sequence[int] = ()  # Pages whose last failures a seed has ended: their back-offs end too.
 
 
-def depth_changes(
-    depths: PageDepths, named: PageLookup, events: Sequence[CheckedEvent], *, given: bool
-) -> DepthChanges:
-    """Compute the depths after a batch, event by event; `opic.model.ledger` does the same page by page.
+def note_changes(columns: PageColumns, named: PageLookup, events: Sequence[CheckedEvent]) -> NoteChanges:
+    """Compute the changes of a batch, event by event.
 
     Args:
-        depths: the depths before the batch.
+        columns: as they are before the batch.
         named: the pages, seeds and links of the events.
         events: the events.
-        given: whether any of them gives a depth. If not, and no page of an event has one, nothing changes.
     """
-    if not given and not (depths.used and depths.of(np.maximum(named.own, 0)).any()):
-        return DepthChanges()
+    changes = NoteChanges()
+    pages = [(page,) if page >= 0 else named.seeds.get(place, ()) for place, page in enumerate(named.own)]
+    for of, merge in NOTED_ARRAYS:
+        said = [getattr(event, of.name) for event in events]
+        if of.to_links is not None:
+            found, changes.to_links[of.name] = _spread(of, of.to_links, columns, named, events)
+        else:
+            found = _merged(of, merge, columns, pages, said) if any(said) or columns.used(of.name) else NOTHING
+        if len(found[0]):
+            changes.noted[of.name] = found
+    if named.seeds and (columns.used("failures") or any(event.failures for event in events)):
+        changes.revived = _revived(columns, named, pages, events)
+    return changes
+
+
+def _merged(
+    of: Column, merge: Merge, columns: PageColumns, pages: Sequence[Sequence[int]], said: Sequence[Any]
+) -> Noted:
+    """Return the changes of a column, given the pages of each event, and what it says of them."""
+    ids = np.array(sorted(set(chain.from_iterable(pages))), np.int64)
+    if not any(said) and not columns.stored(of.name, ids).any():
+        return NOTHING
+    before = columns.of(of.name, ids)
+    now = dict(zip(ids.tolist(), before.tolist(), strict=True))
+    for some, value in zip(pages, said, strict=True):
+        if value is not None:
+            for page in some:
+                now[page] = merge(now[page], value)
+    after = np.array(list(now.values()), of.dtype)
+    changed = after != before
+    return ids[changed].astype(np.uint32), after[changed]
+
+
+def _spread(
+    of: Column,
+    to_links: Callable[[int], int],
+    columns: PageColumns,
+    named: PageLookup,
+    events: Sequence[CheckedEvent],
+) -> tuple[Noted, Sequence[int]]:
+    """Return the changes of a column whose greatest values are kept, and that links get too; and what links get."""
+    given = any(
+        getattr(event, of.name) or (event.transfer is not None and getattr(event.transfer, of.name).any())
+        for event in events
+    )
+    if not given and not (columns.used(of.name) and columns.of(of.name, np.maximum(named.own, 0)).any()):
+        return NOTHING, ()
     own = np.array(named.own, np.int64)
     seeds = [np.array(pages, np.int64) for pages in named.seeds.values()]
     ids = distinct(np.concatenate((named.links, own[own >= 0], *seeds)))
-    before = depths.of(ids)
+    before = columns.of(of.name, ids).astype(np.int64)
     now, of_links = before.copy(), [0] * len(events)
     at_link, at_own, edges = np.searchsorted(ids, named.links), np.searchsorted(ids, own).tolist(), named.edges
 
-    def bring_near(at: Int64s, nearness: Int64s | int) -> None:
-        now[at] = np.maximum(now[at], nearness)
+    def raise_to(at: Int64s, value: Int64s | int) -> None:
+        now[at] = np.maximum(now[at], value)
 
     for place, event in enumerate(events):
-        links = slice(edges[place], edges[place + 1])
+        links, said = slice(edges[place], edges[place + 1]), getattr(event, of.name)
         if named.own[place] >= 0:
-            nearness = max(int(now[at_own[place]]), event.nearness)
-            now[at_own[place]] = nearness
-            of_links[place] = nearness = one_deeper(event.nearness or nearness)
-            if nearness:
-                bring_near(at_link[links], nearness)
+            value = max(int(now[at_own[place]]), said)
+            now[at_own[place]] = value
+            of_links[place] = value = to_links(said or value)
+            if value:
+                raise_to(at_link[links], value)
         elif event.transfer is not None:
-            if event.transfer.nearness.any():
-                bring_near(at_link[links], event.transfer.nearness[named.order[place]])
-        elif event.nearness and place in named.seeds:
-            bring_near(np.searchsorted(ids, named.seeds[place]), event.nearness)
+            if (sent := getattr(event.transfer, of.name)).any():
+                raise_to(at_link[links], sent[named.order[place]])
+        elif said and place in named.seeds:
+            raise_to(np.searchsorted(ids, named.seeds[place]), said)
     changed = np.flatnonzero(now > before)
-    return DepthChanges(ids[changed].astype(np.uint32), now[changed].astype(np.uint16), of_links)
+    return (ids[changed].astype(np.uint32), now[changed].astype(of.dtype)), of_links
 
 
-@dataclass(frozen=True, slots=True)
-class OfferChanges:
-    """The effect of a batch on what is said of pages: (n,) each, and the values afterwards."""
-
-    pages: Uint32s = field(default_factory=lambda: np.empty(0, np.uint32))  # Ascending.
-    failures: Uint8s = field(default_factory=lambda: np.empty(0, np.uint8))
-    not_before_us: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
-    priority: Float64s = field(default_factory=lambda: np.empty(0))
-    revived: Sequence[int] = ()  # Pages whose last failures a seed has ended: their back-offs end too.
-
-    def effect_fields(self) -> dict[str, Any]:
-        """Return the fields of the effect."""
-        columns = {name: getattr(self, name) for name in ("failures", "not_before_us", "priority")}
-        return {"offer_page": self.pages, **columns}
-
-
-def offer_changes(offers: PageOffers, named: PageLookup, events: Sequence[CheckedEvent]) -> OfferChanges:
-    """Compute the changes of a batch, event by event; `opic.model.page_notes.note` does the same page by page.
-
-    Args:
-        offers: the columns before the batch.
-        named: the pages and seeds of the events.
-        events: the events.
-    """
-    says = any(event.unread or event.not_before_us is not None or event.priority is not None for event in events)
-    if not says and not offers.used:
-        return OfferChanges()
-    own = [page for page in named.own if page >= 0]
-    ids = distinct(np.array([*own, *chain.from_iterable(named.seeds.values())], np.int64))
-    before = offers.of(ids)
-    if not says and not before[0].any():
-        return OfferChanges()
-    now: dict[int, list[Any]] = dict(
-        zip(ids.tolist(), map(list, zip(*(column.tolist() for column in before), strict=True)), strict=True)
-    )
-    revived: dict[int, None] = {}
-    for place, event in enumerate(events):
-        own_page = named.own[place]
-        for page in (own_page,) if own_page >= 0 else named.seeds.get(place, ()):
-            row = now[page]
-            if own_page >= 0:
-                revived.pop(page, None)
-            elif row[0]:
-                revived[page] = None
-            row[0] = failures_after(row[0], failed=event.unread, give_up=event.give_up)
-            if event.not_before_us is not None:
-                row[1] = event.not_before_us
-            if event.priority is not None:
-                row[2] = event.priority
-    rows = list(now.values())
-    failures, not_before_us, priority = (
-        np.array([row[at] for row in rows], before[at].dtype) for at in range(len(before))
-    )
-    changed = (failures != before[0]) | (not_before_us != before[1]) | (priority != before[2])
-    return OfferChanges(
-        ids[changed].astype(np.uint32), failures[changed], not_before_us[changed], priority[changed], list(revived)
-    )
+def _revived(
+    columns: PageColumns, named: PageLookup, pages: Sequence[Sequence[int]], events: Sequence[CheckedEvent]
+) -> list[int]:
+    """Return the pages that had failed, and that a seed names last."""
+    seeded = {page: own < 0 for own, some in zip(named.own, pages, strict=True) for page in some}
+    ids = [page for page, last in seeded.items() if last]
+    before = dict(zip(ids, columns.of("failures", np.array(ids, np.int64)).tolist(), strict=True))
+    failed = {own for own, event in zip(named.own, events, strict=True) if event.failures}
+    return [page for page in ids if before[page] or page in failed]

@@ -1,4 +1,4 @@
-"""What reads of each page have discovered: a column that a replica has unless OPIC_YIELDS is off.
+"""What reads of each page have discovered: columns that a replica has unless OPIC_YIELDS is off.
 
 `seen` counts the links that a page has shown: all at its first read, and at each later read the new ones. `rate` is the
 yield of its last read: new links, per second since the read before. Where links are kept, a link is new if the read
@@ -19,51 +19,50 @@ from typing import Final
 
 import numpy as np
 
-from opic.arrays import Float32s, Int64s, Uint32s
+from opic.arrays import Int64s, Uint32s
 from opic.replica.columns import Undo
 from opic.replica.effect import Effect
-from opic.replica.page_table import PageTable
+from opic.replica.page_columns import PageColumns
 
 ELAPSED_MIN_US: Final = 1_000_000  # Two reads at one time, or in the wrong order, count as a second apart.
 
 
-class PageYields(PageTable):
-    """The columns by page id. They have rows only up to the last page that was read."""
+def note_yields(  # noqa: PLR0917 - columns of one table
+    columns: PageColumns,
+    pages: Uint32s,
+    links: Int64s,
+    new: Int64s,
+    at_us: Int64s,
+    before_us: Int64s,
+    undo: Undo | None,
+) -> None:
+    """Record reads, in the order of the log. All arrays have shape (n,).
 
-    NAME = "yields"
-    COLUMNS = (("seen", "u4"), ("rate", "f4"))
-    seen: Uint32s
-    rate: Float32s
-
-    def read(  # noqa: PLR0917 - columns of one table
-        self, pages: Uint32s, links: Int64s, new: Int64s, at_us: Int64s, before_us: Int64s, undo: Undo | None
-    ) -> None:
-        """Record reads, in the order of the log. All arrays have shape (n,).
-
-        Args:
-            pages: the pages that were read; a page may be read several times.
-            links: number of links on each.
-            new: number of new links of each read.
-            at_us: time of each fetch.
-            before_us: time of the page's last fetch before these; 0 for none.
-            undo: receives the old values; may be None.
-        """
-        if not len(pages):
-            return
-        self.keep(pages, undo)
-        order = np.argsort(pages, kind="stable")
-        again = np.zeros(len(pages), np.bool_)  # In that order: whether the page is read before in these.
-        again[1:] = pages[order][1:] == pages[order][:-1]
-        starts = np.flatnonzero(~again)
-        nth = np.arange(len(pages)) - np.repeat(starts, np.diff(np.append(starts, len(pages))))
-        before = before_us[order]
-        before[1:][again[1:]] = at_us[order][:-1][again[1:]]
-        for wave in range(int(nth.max()) + 1):  # Usually one wave: each page is read once.
-            at, last_us = order[nth == wave], before[nth == wave]
-            ids = pages[at]
-            self.seen[ids] += np.where(self.seen[ids] == 0, links[at], new[at]).astype(np.uint32)
-            seconds = np.maximum(at_us[at] - last_us, ELAPSED_MIN_US) / 1e6
-            self.rate[ids] = np.where(last_us == 0, 0.0, new[at] / seconds)
+    Args:
+        columns: those of the replica.
+        pages: the pages that were read; a page may be read several times.
+        links: number of links on each.
+        new: number of new links of each read.
+        at_us: time of each fetch.
+        before_us: time of the page's last fetch before these; 0 for none.
+        undo: receives the old values; may be None.
+    """
+    if not len(pages):
+        return
+    seen, rate = (columns.keep(name, pages, undo) for name in ("seen", "rate"))
+    order = np.argsort(pages, kind="stable")
+    again = np.zeros(len(pages), np.bool_)  # In that order: whether the page is read before in these.
+    again[1:] = pages[order][1:] == pages[order][:-1]
+    starts = np.flatnonzero(~again)
+    nth = np.arange(len(pages)) - np.repeat(starts, np.diff(np.append(starts, len(pages))))
+    before = before_us[order]
+    before[1:][again[1:]] = at_us[order][:-1][again[1:]]
+    for wave in range(int(nth.max()) + 1):  # Usually one wave: each page is read once.
+        at, last_us = order[nth == wave], before[nth == wave]
+        ids = pages[at]
+        seen[ids] += np.where(seen[ids] == 0, links[at], new[at]).astype(np.uint32)
+        seconds = np.maximum(at_us[at] - last_us, ELAPSED_MIN_US) / 1e6
+        rate[ids] = np.where(last_us == 0, 0.0, new[at] / seconds)
 
 
 def links_by_read(effect: Effect) -> Int64s:

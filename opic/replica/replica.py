@@ -4,11 +4,10 @@ The worker, the endpoint, audits, backups and commands all use this class. A rep
 follows the journal (`opic.replica.follow`); only `apply` changes it. A worker applies the effect that it has just
 decided, and calls `undo` if the store refuses it.
 
-Columns are indexed by page id. A page takes 26 bytes, 8 more for its fingerprint, and about 9 for the index from
-fingerprint to id; 2 more for its depth in a crawl that has any; a page that was read takes 44 more for its history and
-28 for each measure that is kept. Where links are kept, pages up to the last one read again take 6 more; pages up to the
-last one whose fetch failed take 1 more, or 17 where times or priorities were given; pages up to the last one whose
-event was no read with status 200 take 2 more.
+Columns are indexed by page id. A page takes 25 bytes, 8 more for its fingerprint, and about 9 for the index from
+fingerprint to id; a page that was read takes 44 more for its history and 28 for each measure that is kept. A sparse
+column (`opic.replica.page_columns`) takes its 1 to 8 bytes for each page up to the last one with another value than the
+default.
 """
 
 import threading
@@ -27,19 +26,19 @@ from opic.model.books import Books
 from opic.model.cash import CrawlRules, Flag
 from opic.model.classes import WeightClasses
 from opic.model.host_failures import Patience
+from opic.model.ledger_page import Column, ColumnKind
 from opic.model.series import ENTRIES_MAX, PACKED, Entry
-from opic.replica.columns import Growing, Undo
+from opic.replica.columns import Undo
 from opic.replica.effect import Effect, Head, unpack_bits
 from opic.replica.histories import Histories
 from opic.replica.hosts import HostTable
 from opic.replica.index import FingerprintIndex
-from opic.replica.page_changes import PageChanges
+from opic.replica.page_changes import note_changed_links
+from opic.replica.page_columns import BY_NAME, YIELDS, HostColumns, Ids, PageColumns
 from opic.replica.page_offers import PageOffers
-from opic.replica.page_table import HostFailureTable, PageDepths, PageStatuses, PageTable
-from opic.replica.page_yields import PageYields, links_by_read, new_by_read
+from opic.replica.page_yields import links_by_read, new_by_read, note_yields
 from opic.replica.url_tail import UrlTail
 
-Ids = Uint32s | Int64s
 PAGES_A_BLOCK = 4_080  # Pages per block of a checkpoint: an int64 column fits the allocator's 32 KiB size class.
 
 Listener = Callable[[Effect, Int64s], object]
@@ -49,17 +48,6 @@ Due = Callable[..., tuple[Any, ...]]
 
 def _all_due(*columns: Any) -> tuple[Any, ...]:
     return columns
-
-
-class PageColumns(Growing):
-    """Columns by page id. Rows past the known pages are zero."""
-
-    COLUMNS = (("v", "i8"), ("inflow", "i8"), ("state", "u1"), ("host", "u4"), ("row", "u4"))
-    v: Int64s  # Cash minus the credit of the page's class.
-    inflow: Int64s  # Cash received by links from other registered domains.
-    state: Uint8s  # See `opic.model.cash.Flag`.
-    host: Uint32s
-    row: Uint32s  # Row in the histories; 0 means none.
 
 
 ENDED: Final = -1
@@ -92,7 +80,7 @@ class Replica:
 
     def __init__(self, rules: CrawlRules, shard: int = 0, *, yields: bool = True) -> None:
         """Start at genesis; `yields` keeps what reads of each page have discovered."""
-        self.rules, self._keeps_yields = rules, yields
+        self.rules, self.keeps_yields = rules, yields
         self.lock = threading.RLock()
         self.listeners: list[Listener] = []  # Called with each applied effect and the pages that it changed.
         self.effect_listeners: list[Callable[[Effect], object]] = []  # Called with each applied effect.
@@ -107,11 +95,10 @@ class Replica:
         self.head = Head()
         self.books = Books.genesis(self.rules, self.shard)
         self.pages = 0
-        self.columns, self.depths, self.offers = PageColumns(), PageDepths(), PageOffers()
-        self.yields = PageYields() if self._keeps_yields else None
-        self.changes, self.statuses = PageChanges(), PageStatuses()
+        self.columns = PageColumns()
+        self.offers = PageOffers(self.columns)
         self.index = FingerprintIndex()
-        self.hosts, self.host_failures = HostTable(), HostFailureTable()
+        self.hosts, self.host_failures = HostTable(), HostColumns()
         self.histories = Histories(self.rules)
         self.series: list[Entry] = []
         self.round_counts: list[Entry] = []  # Of the whole crawl, in shard 0 of many.
@@ -159,33 +146,15 @@ class Replica:
         if undo is not None:
             undo.keep(self.columns, "state", pages)
         self.columns.state[pages] = state
-        for table, columns in (
-            (self.depths, (effect.depth_page, effect.nearness)),
-            (self.offers, (effect.offer_page, effect.failures, effect.not_before_us, effect.priority)),
-            (self.statuses, (effect.status_page, effect.noted)),
-        ):
-            if len(columns[0]):
-                table.put(*due(*columns), undo=undo)
+        for name, (ids, values) in effect.noted.items():
+            self.columns.note(name, *due(ids, values), undo=undo)
         if len(effect.forgotten):
-            (pages,) = due(effect.forgotten)
-            self._forget(pages, undo)
-
-    def _forget(self, pages: Uint32s, undo: Undo | None) -> None:
-        """Clear the columns of distinct pages. Only host and fingerprint stay, by which their ids are found again."""
-        cleared: list[tuple[Growing, str]] = [(self.columns, name) for name in ("v", "inflow", "row")]
-        tables: Sequence[PageTable | None] = (self.depths, self.offers, self.statuses, self.changes, self.yields)
-        cleared += [(table, name) for table in tables if table is not None for name, _ in table.COLUMNS]
-        for owner, name in cleared:
-            column = getattr(owner, name)
-            there = pages[pages < len(column)]
-            if undo is not None:
-                undo.keep(owner, name, there)
-            column[there] = 0
+            self.columns.clear(*due(effect.forgotten), undo=undo)
 
     def take_totals(self, effect: Effect, undo: Undo | None = None) -> None:
         """Apply an effect to everything that is not per page."""
         failing = effect.failing_times, effect.failing_first_us, effect.failing_last_us
-        self.host_failures.put(effect.failing_host, *failing, undo=undo)
+        self.host_failures.note(effect.failing_host, failing, undo)
         self.books, self.head = copy(effect.books), effect.head
         if effect.entries:  # Builds a new list, so that readers of the old one are not affected.
             new = [Entry(*PACKED.unpack(packed)) for packed in effect.entries]
@@ -261,15 +230,16 @@ class Replica:
         columns, histories = self.columns, self.histories
         # Before the reads are recorded: both columns need the read before.
         kept = number >= effect.kept_from if effect.kept_from >= 0 else number < 0
-        if len(pages) and (self.yields is not None or kept.any()):
+        if len(pages) and (self.keeps_yields or kept.any()):
             read_rows = columns.row[pages]
             before_us, before = histories.last_read_us(read_rows), histories.rows.digest[read_rows]
-            if self.yields is not None:
+            if self.keeps_yields:
                 links, new = links_by_read(effect)[number], new_by_read(effect)[number]
-                self.yields.read(pages, links, new, at_us, before_us, undo)
+                note_yields(columns, pages, links, new, at_us, before_us, undo)
             effect.other_links = digest != before
             if kept.any():
-                self.changes.read(pages[kept], at_us[kept], digest[kept], before_us[kept], before[kept], undo)
+                reads = pages[kept], at_us[kept], digest[kept], before_us[kept], before[kept]
+                note_changed_links(columns, *reads, undo)
         without = both[columns.row[both] == 0]
         if len(without):
             first = distinct_in_order(without)
@@ -282,6 +252,17 @@ class Replica:
             histories.go(columns.row[gone], times, until_us, undo)
 
     # Reads.
+
+    def has(self, of: Column) -> bool:
+        """Tell whether the replica keeps a column, by the rules and its settings."""
+        return self.rules.inflow if of.name == "inflow" else self.keeps_yields if of in YIELDS else True
+
+    def column(self, name: str, ids: Ids) -> NDArray[Any]:
+        """Return the values of a column of pages, (n,), wherever it is kept."""
+        if BY_NAME[name].kind is ColumnKind.HISTORY:
+            found: NDArray[Any] = getattr(self.histories.rows, name)[self.columns.row[ids]]
+            return found
+        return self.columns.of(name, ids)
 
     @contextmanager
     def following(self) -> Iterator[None]:
@@ -333,7 +314,7 @@ class Replica:
     def given_up(self, ids: Ids, patience: Patience) -> Bools | None:
         """Return a mask of the pages that are given up, or whose hosts are; None if nothing ever failed."""
         pages = self.offers.given_up(ids, patience.max_failures)
-        if not self.host_failures.used:
+        if not self.host_failures.used("times"):
             return pages
         hosts = values_at(self.host_failures.given_up(patience), self.columns.host[ids], False)
         return hosts if pages is None else pages | hosts
@@ -368,7 +349,8 @@ def touched(effect: Effect) -> Int64s:
     """Return the distinct ids of pages whose cash or state an effect changed, increasing."""
     new = np.arange(effect.first_page, effect.first_page + len(effect.fingerprints))
     parts: Sequence[NDArray[np.generic]] = (
-        new, effect.links, effect.read_page, effect.state_page, effect.moved_page, effect.gone_page, effect.offer_page
+        new, effect.links, effect.read_page, effect.state_page, effect.moved_page, effect.gone_page,
+        *(pages for pages, _ in effect.noted.values()),
     )  # fmt: skip
     ids = np.sort(np.concatenate([part.astype(np.int64) for part in parts]))
     once: Int64s = ids[np.diff(ids, prepend=-1) != 0]

@@ -36,8 +36,7 @@ def queues(crawl: Crawl) -> dict[str, Queue]:
         with replica.reading():
             pages = len(replica)
             ids = np.flatnonzero((replica.state[:pages] & OFFERED_BITS) == Flag.KNOWN)
-            _, not_before, _ = replica.offers.of(ids)
-            done = not_before >= NEVER * MILLION
+            done = replica.columns.of("not_before_us", ids) >= NEVER * MILLION
             hosts, names = replica.host[ids], replica.hosts.names
             leased = ids_of(members)
             leased = leased[leased < pages]

@@ -108,12 +108,12 @@ def test_crawl_without_depths_and_metadata_stores_none(valkey: Server) -> None:
     crawl.event(SEED, [NEAR, FAR])
     crawl.store.checkpoint()
     shard = crawl.store.shard
-    assert not crawl.store.replica.depths.used
+    assert not crawl.store.replica.columns.used("nearness")
     assert not shard.client.exists(shard.keys.page_meta)
     assert not shard.client.hexists(shard.keys.block(0), "d")
     for _, fields in shard.client.xrange(shard.keys.journal):
         effect = Effect.unpack(fields[b"r"])
-        assert (len(effect.depth_page), effect.metas) == (0, {})
+        assert (effect.noted, effect.metas) == ({}, {})
 
 
 def test_depths_outlive_a_worker_that_wrote_no_checkpoint_and_one_that_did(valkey: Server) -> None:

@@ -38,9 +38,8 @@ def yields_of(crawl: Crawl) -> dict[str, tuple[int, float]]:
     crawl.follow()
     for url, place in zip(PAGES, crawl.ids_of(PAGES), strict=True):
         assert place is not None
-        yields = crawl.replicas[place[0]].yields
-        assert yields is not None
-        seen, rate = yields.rows(np.array([place[1]]))
+        columns = crawl.replicas[place[0]].columns
+        seen, rate = (columns.of(name, np.array([place[1]])) for name in ("seen", "rate"))
         found[url] = int(seen[0]), float(rate[0])
     return found
 
@@ -103,8 +102,7 @@ def found_rate(web: Web) -> np.float32:
     (replica,) = web.crawl.follow()
     (place,) = web.crawl.ids_of([PAGES[0]])
     assert place is not None
-    assert replica.yields is not None
-    return np.float32(replica.yields.rate[place[1]])
+    return np.float32(replica.columns.of("rate", np.array([place[1]]))[0])
 
 
 def test_page_that_returns_shows_no_new_links_in_its_next_read(valkey: Server) -> None:

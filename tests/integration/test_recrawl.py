@@ -167,9 +167,8 @@ def test_clock_that_jumps_gives_a_finite_yield(valkey: Server, jump: int) -> Non
     crawl = Recrawl(valkey)
     crawl.crawl.event(HUBS[0], [f"{HUBS[0]}new{n}" for n in range(5)], fetched_at=NOW + SECONDS[0] + jump)
     replica = crawl.shards().follow()[0]
-    assert replica.yields is not None
-    assert replica.yields.rate[0] == np.float32(5 / max(jump, 1))
-    assert replica.yields.seen[0] == SEEN[0] + 5
+    seen, rate = (replica.columns.of(name, np.array([0]))[0] for name in ("seen", "rate"))
+    assert (seen, rate) == (SEEN[0] + 5, np.float32(5 / max(jump, 1)))
 
 
 def test_counts_survive_a_restart_by_the_checkpoint_and_the_journal(valkey: Server) -> None:
@@ -183,10 +182,9 @@ def test_counts_survive_a_restart_by_the_checkpoint_and_the_journal(valkey: Serv
         assert writer.checkpointer.blocks_written > 20
         (loaded,) = crawl.shards().follow()
         assert_same_replica(loaded, writer.replica)
-        assert loaded.yields is not None
-        assert np.count_nonzero(loaded.yields.rate) > 5
+        assert np.count_nonzero(loaded.columns.of("rate", np.arange(len(loaded)))) > 5
         (without,) = crawl.shards(yields=False).follow()
-        assert without.yields is None
+        assert not without.columns.used("rate")
         assert without.v.tolist() == loaded.v.tolist()
 
 
@@ -204,8 +202,8 @@ def test_counts_do_not_depend_on_the_batches(valkey: Server) -> None:
         writer = ShardWriter(shard)
         for at in range(0, len(events), size):
             writer.apply(PARTITION, events[at : at + size])
-        assert writer.replica.yields is not None
-        columns.append([column.tolist() for column in writer.replica.yields.rows(np.arange(len(writer.replica)))])
+        ids = np.arange(len(writer.replica))
+        columns.append([writer.replica.columns.of(name, ids).tolist() for name in ("seen", "rate")])
     assert columns[0] == columns[1] == columns[2]
     assert any(columns[0][1])
 
@@ -267,5 +265,4 @@ def test_service_draws_the_pages_of_a_policy(asked: tuple[httpx.Client, Embedded
         second = client.next(9, mode="refresh", policy="YRU").pages
     assert sorted(page.url for page in [*first, *second]) == HUBS
     (replica,) = service.backend.crawl.replicas
-    assert replica.yields is not None
-    assert replica.yields.rows(np.arange(len(replica)))[0].sum() == 12
+    assert replica.columns.of("seen", np.arange(len(replica))).sum() == 12

@@ -64,7 +64,7 @@ def refusal(event: CheckedEvent) -> str:
 @pytest.mark.parametrize("taken", [of_json, of_msgpack], ids=["json", "msgpack"])
 def test_an_event_needs_a_url_only_and_happened_when_the_log_says(taken: object) -> None:
     assert callable(taken)
-    assert taken({}) == CheckedEvent(Outcome.READ, URL, [], NOW_US)
+    assert taken({}) == CheckedEvent(Outcome.READ, URL, [], NOW_US, status=0)
 
 
 @pytest.mark.parametrize("name", [field for field in CrawlEvent.__struct_fields__ if field != "url"])
@@ -73,7 +73,7 @@ def test_a_null_field_is_as_if_it_were_absent(name: str, partition: str) -> None
     """Go writes an empty slice as null."""
     fields = {"url": URL, name: None}
     for value in (json.dumps(fields).encode(), msgspec.msgpack.encode(fields)):
-        assert decoded(value, partition=partition) == CheckedEvent(Outcome.READ, URL, [], NOW_US)
+        assert decoded(value, partition=partition) == CheckedEvent(Outcome.READ, URL, [], NOW_US, status=0)
 
 
 def test_an_event_of_nulls_is_logged_as_one_without_the_fields() -> None:
@@ -207,7 +207,7 @@ def test_a_record_at_the_limits_is_accepted() -> None:
     url = URL + "a" * (2_048 - len(URL))
     links = [f"{URL}{i}" for i in range(10_000)]
     event = of_json({"url": url, "links": links, "tags": ["t"] * TAGS_MAX})
-    assert event == CheckedEvent(Outcome.READ, url, links, NOW_US, tags=["t"] * TAGS_MAX)
+    assert event == CheckedEvent(Outcome.READ, url, links, NOW_US, tags=["t"] * TAGS_MAX, status=0)
 
 
 def test_seeds_are_canonical_distinct_and_in_order() -> None:

@@ -23,6 +23,7 @@ from opic.replica.columns import Growing
 from opic.replica.effect import Effect
 from opic.replica.fingerprints import Fingerprints
 from opic.replica.inputs import Input
+from opic.replica.page_columns import SPARSE
 from opic.replica.remote_pages import RemotePages
 from opic.replica.shown_links import ShownLinks
 
@@ -112,7 +113,8 @@ def everything(replica: Replica) -> dict[str, Any]:
         "tail": (tail.first, tail.end, tail.get(range(replica.pages))),
         "rest": (replica.head, replica.books, replica.series, replica.classes, replica.sent, replica.taken),
         "trust": replica.trust,
-        "changes": [column.tolist() for column in replica.changes.rows(np.arange(replica.pages))],
+        "sparse": [replica.columns.of(of.name, np.arange(replica.pages)).tolist() for of in SPARSE],
+        "failing": [column.tolist() for column in replica.host_failures.rows(np.arange(len(hosts)))],
         "keeping": replica.keeping,
     })  # fmt: skip
 

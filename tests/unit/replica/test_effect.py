@@ -17,6 +17,7 @@ from opic.model.cash import CLASSES_MAX, CrawlRules
 from opic.model.series import Entry
 from opic.replica.effect import HEADER, NO_DIGEST, SECTIONS, VERSION, Effect, digest_of
 from opic.replica.packed_lines import LINES_A_PIECE, unpack_urls
+from opic.replica.page_columns import BY_NAME, NOTED_ARRAYS
 
 INT64 = st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from([-(1 << 63), (1 << 62) - 1, (1 << 63) - 1]))
 NUMBERS = {
@@ -43,10 +44,10 @@ def effects(draw: st.DrawFn) -> Effect:
     far = [draw(st.lists(NUMBERS[dtype], max_size=3)) if kept_from >= 0 else [] for dtype in ("<u4", "<u8", "<u2")]
     flags = st.lists(st.booleans(), min_size=1, max_size=20)
     new = [draw(flags) for _ in range(3)] if draw(st.booleans()) else [[], [], []]
-    nearer = draw(st.lists(st.tuples(NUMBERS["<u4"], NUMBERS["<u2"]), max_size=3))
-    answered = draw(st.lists(st.tuples(NUMBERS["<u4"], NUMBERS["<u2"]), max_size=3))
-    offered = draw(st.lists(st.tuples(NUMBERS["<u4"], NUMBERS["u1"], INT64, st.floats(1e-9, 1e9)), max_size=3))
-    offers = list(zip(*offered, strict=True)) or [()] * 4
+    noted = {
+        of.name: draw(st.lists(st.tuples(NUMBERS["<u4"], NUMBERS.get(f"<{of.dtype}", NUMBERS["u1"])), max_size=3))
+        for of in draw(st.lists(st.sampled_from([of for of, _ in NOTED_ARRAYS]), unique=True))
+    }
     return Effect(
         draw(st.integers(1, (1 << 63) - 1)),
         draw(digests),
@@ -63,14 +64,10 @@ def effects(draw: st.DrawFn) -> Effect:
         sent=draw(st.dictionaries(st.integers(0, 255), st.tuples(counts, digests), max_size=3)),
         taken=draw(st.dictionaries(st.integers(0, 255), digests, max_size=3)),
         calls=draw(st.dictionaries(st.binary(min_size=16, max_size=16), INT64, max_size=3)),
-        depth_page=np.array([page for page, _ in nearer], "<u4"),
-        nearness=np.array([nearness for _, nearness in nearer], "<u2"),
-        status_page=np.array([page for page, _ in answered], "<u4"),
-        noted=np.array([noted for _, noted in answered], "<u2"),
-        offer_page=np.array(offers[0], "<u4"),
-        failures=np.array(offers[1], "u1"),
-        not_before_us=np.array(offers[2], "<i8"),
-        priority=np.array(offers[3], "<f8"),
+        noted={
+            name: (np.array([page for page, _ in pairs], "<u4"), np.array([n for _, n in pairs], BY_NAME[name].dtype))
+            for name, pairs in noted.items()
+        },
         metas=draw(st.dictionaries(counts, st.sampled_from([b"", b"one", b"other"]), max_size=4)),
         restored=draw(st.binary(max_size=8)),
         forgotten=np.array(draw(st.lists(NUMBERS["<u4"], max_size=3)), "<u4"),
@@ -98,6 +95,11 @@ def assert_read(found: Effect, effect: Effect) -> None:
         if isinstance(here, np.ndarray):
             assert here.tolist() == there.tolist(), one.name
             assert here.dtype == there.dtype
+        elif one.name == "noted":
+            assert here.keys() == there.keys()
+            for name, columns in here.items():
+                for column, other in zip(columns, there[name], strict=True):
+                    assert (column.tolist(), column.dtype) == (other.tolist(), other.dtype), name
         elif isinstance(here, list):
             assert here == list(there), one.name
         else:
@@ -157,8 +159,13 @@ def kept() -> Effect:
     scalars = {name: (1 << 62) - number for number, name in enumerate(SCALARS)}
     by_class = {name: tuple(range(10 * at, 10 * at + CLASSES_MAX)) for at, name in enumerate(BY_CLASS)}
     notes: dict[str, Any] = {
-        "depth_page": np.array([0, 7, 4_294_967_295], "<u4"),
-        "nearness": np.array([65_535, 1, 65_530], "<u2"),
+        "noted": {
+            "nearness": (np.array([0, 7, 4_294_967_295], "<u4"), np.array([65_535, 1, 65_530], "<u2")),
+            "failures": (np.array([0, 9, 4_294_967_295], "<u4"), np.array([1, 255, 0], "u1")),
+            "not_before_us": (np.array([9, 4_294_967_295], "<u4"), np.array([NOW_US, (1 << 63) - 1], "<i8")),
+            "priority": (np.array([0, 9, 4_294_967_295], "<u4"), np.array([1.0, 1e-9, 1e9])),
+            "status": (np.array([8], "<u4"), np.array([1_000], "<u2")),
+        },
         "metas": {7: b"\x81\xa1a\xa1b", 4_294_967_295: b"\x81\xa1a\xa1b", 9: b""},
     }
     trust: dict[str, Any] = {
@@ -172,12 +179,6 @@ def kept() -> Effect:
         "compared": np.array([True, False, True]),
         "near_new": np.array([False] * 8 + [True, False]),
         "far_new": np.array([True, False, True]),
-    }
-    offers: dict[str, Any] = {
-        "offer_page": np.array([0, 9, 4_294_967_295], "<u4"),
-        "failures": np.array([1, 255, 0], "u1"),
-        "not_before_us": np.array([0, NOW_US, (1 << 63) - 1], "<i8"),
-        "priority": np.array([1.0, 1e-9, 1e9]),
     }
     forgotten: dict[str, Any] = {
         "forgotten": np.array([0, 4_294_967_295], "<u4"),
@@ -206,7 +207,6 @@ def kept() -> Effect:
         **notes,
         **trust,
         **new,
-        **offers,
         **forgotten,
     )
 

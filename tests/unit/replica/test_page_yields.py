@@ -9,7 +9,8 @@ from opic.model.books import Books
 from opic.model.cash import CrawlRules
 from opic.replica.columns import Undo
 from opic.replica.effect import Effect
-from opic.replica.page_yields import PageYields, new_by_read
+from opic.replica.page_columns import YIELDS, PageColumns
+from opic.replica.page_yields import new_by_read, note_yields
 
 SECOND_US = 1_000_000
 FIRST_NEW = 5  # Pages from here on are new in the record.
@@ -48,13 +49,14 @@ HISTORY = st.lists(
 def test_counts_equal_a_plain_table_and_undo_restores_them(
     history: list[list[tuple[int, int, int, int]]],
 ) -> None:
-    yields, seen, rate, last = PageYields(), [0] * 5, [0.0] * 5, [0] * 5
+    yields, seen, rate, last = PageColumns(), [0] * 5, [0.0] * 5, [0] * 5
     for record in history:
-        before = [column.tolist() for column in yields.rows(np.arange(5))]
+        before = [yields.of(of.name, np.arange(5)).tolist() for of in YIELDS]
         pages, links, new, at = np.array(record, np.int64).reshape(-1, 4).T
         before_us = np.array([last[page] for page in pages], np.int64) * SECOND_US
         for undo in (Undo(), None):
-            yields.read(
+            note_yields(
+                yields,
                 pages.astype(np.uint32),
                 links,
                 np.minimum(new, links),
@@ -64,33 +66,12 @@ def test_counts_equal_a_plain_table_and_undo_restores_them(
             )
             if undo is not None:
                 undo.restore()
-                assert [column.tolist() for column in yields.rows(np.arange(5))] == before
+                assert [yields.of(of.name, np.arange(5)).tolist() for of in YIELDS] == before
         for page, shown, fresh, time in record:
             discovered = min(shown, fresh)
             rate[page] = discovered / max(time - last[page], 1) if last[page] else 0.0
             seen[page] += discovered if seen[page] else shown
             last[page] = time
-        found = [column.tolist() for column in yields.rows(np.arange(5))]
+        found = [yields.of(of.name, np.arange(5)).tolist() for of in YIELDS]
         assert found[0] == seen
         assert found[1] == pytest.approx(rate, rel=1e-6)
-
-
-def test_packed_counts_come_back_in_a_block_that_has_grown() -> None:
-    yields, other = PageYields(), PageYields()
-    some = np.array([11, 13])
-    yields.read(some.astype(np.uint32), np.array([4, 7]), some * 0 + 2, some * SECOND_US, some * 0 + 1, None)
-    packed = yields.pack(10, 14)
-    other.unpack(10, 20, packed)
-    for mine, theirs in zip(yields.rows(np.arange(40)), other.rows(np.arange(40)), strict=True):
-        assert mine.tolist() == theirs.tolist()
-    assert PageYields().pack(0, 9) == yields.pack(0, 11) == b""
-
-
-def test_packed_counts_of_a_wrong_length_are_refused() -> None:
-    yields = PageYields()
-    import zstandard
-
-    with pytest.raises(ValueError, match="yields have a wrong length"):
-        yields.unpack(0, 9, zstandard.ZstdCompressor().compress(b"123456789"))
-    with pytest.raises(ValueError, match="determining content size"):
-        yields.unpack(0, 9, b"nothing")

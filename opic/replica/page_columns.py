@@ -1,0 +1,169 @@
+"""The columns of a replica: those of `opic.model.ledger_page`, and those that only replicas have.
+
+A sparse column has rows only up to the last page whose value is not the default. Most crawls give no priority, and many
+no depth: such a column takes no memory, and no field of a block.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.arrays import Bools, Int64s, Uint8s, Uint16s, Uint32s, values_at
+from opic.model.compression import compress, decompress
+from opic.model.host_failures import HostFailures, Patience
+from opic.model.ledger_page import COLUMNS, NOTED, Column, ColumnKind
+from opic.replica.columns import Growing, Undo, grown
+
+Ids = Int64s | Uint32s
+# Columns that follow from the reads of pages, and that the ledger does not have: see `opic.replica.page_yields`,
+YIELDS: Final = (Column("seen", ColumnKind.SPARSE, "u4", "y"), Column("rate", ColumnKind.SPARSE, "f4", "r"))
+# and `opic.replica.page_changes`.
+CHANGES: Final = (Column("changes", ColumnKind.SPARSE, "u2", "c"), Column("since", ColumnKind.SPARSE, "u4", "x"))
+PAGE_COLUMNS: Final = (
+    *COLUMNS,
+    Column("host", ColumnKind.DENSE, "u4", "o"),  # Number of its host.
+    Column("row", ColumnKind.DENSE, "u4"),  # Row in the histories; 0 means none.
+    *YIELDS,
+    *CHANGES,
+)
+BY_NAME: Final = {of.name: of for of in PAGE_COLUMNS}
+BY_KEY: Final = {of.key: of for of in PAGE_COLUMNS if of.key}
+DENSE: Final = tuple(of for of in PAGE_COLUMNS if of.kind is ColumnKind.DENSE)
+SPARSE: Final = tuple(of for of in PAGE_COLUMNS if of.kind is ColumnKind.SPARSE)
+NOTED_ARRAYS: Final = tuple((of, merge) for of, merge in NOTED if of.dtype)  # Columns of a replica that events give.
+LASTING: Final = ("state", "host")  # What stays of a forgotten page: that it is, and how its id is found again.
+
+
+class SparseColumns(Growing):
+    """Columns by number, each with rows of its own; those past its end are 0."""
+
+    SPARSE: ClassVar[tuple[Column, ...]] = ()
+
+    def __init__(self) -> None:
+        """Start empty."""
+        super().__init__()
+        for of in self.SPARSE:
+            setattr(self, of.name, np.zeros(0, of.dtype))
+
+    def used(self, name: str) -> bool:
+        """Tell whether a column ever had another value than the default."""
+        return len(getattr(self, name)) > 0
+
+    def stored(self, name: str, ids: Ids) -> NDArray[Any]:
+        """Return the values of a column, (n,), with 0 for the default."""
+        return values_at(getattr(self, name), ids, 0)
+
+    def room(self, name: str, rows: int) -> NDArray[Any]:
+        """Return a sparse column with at least so many rows."""
+        if rows > len(getattr(self, name)):
+            setattr(self, name, grown(getattr(self, name), rows))
+        found: NDArray[Any] = getattr(self, name)
+        return found
+
+    def keep(self, name: str, ids: Ids, undo: Undo | None) -> NDArray[Any]:
+        """Return a sparse column whose values of `ids` are about to change; `undo` receives the old ones, if any."""
+        column = self.room(name, int(ids.max()) + 1)
+        if undo is not None:
+            undo.keep(self, name, ids)
+        return column
+
+    def put(self, name: str, ids: Ids, values: NDArray[Any], undo: Undo | None) -> None:
+        """Set the values of distinct rows, (n,), with 0 for the default."""
+        if not values.any():
+            inside = ids < len(getattr(self, name))
+            ids, values = ids[inside], values[inside]
+        if len(ids):
+            self.keep(name, ids, undo)[ids] = values
+
+    def pack(self, name: str, first: int, end: int) -> bytes:
+        """Pack rows of a sparse column for the checkpoint; b"" where all are 0."""
+        values = getattr(self, name)[first:end]
+        return compress(values.astype(values.dtype.newbyteorder("<")).tobytes()) if values.any() else b""
+
+    def unpack(self, name: str, first: int, rows: int, packed: bytes) -> None:
+        """Take in what `pack` packed of at most `rows` rows; a block may have grown since.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        dtype = getattr(self, name).dtype
+        values = np.frombuffer(decompress(packed, dtype.itemsize * rows), dtype.newbyteorder("<")) if packed else ()
+        if len(values):
+            self.room(name, first + len(values))[first : first + len(values)] = values
+
+
+class PageColumns(SparseColumns):
+    """Columns by page id. Rows past the known pages are 0."""
+
+    COLUMNS = tuple((of.name, of.dtype) for of in DENSE)
+    SPARSE = SPARSE
+    v: Int64s  # Cash minus the credit of the page's class.
+    inflow: Int64s
+    state: Uint8s  # See `opic.model.cash.Flag`.
+    host: Uint32s
+    row: Uint32s
+    nearness: Uint16s
+    failures: Uint8s
+    not_before_us: Int64s
+    priority: NDArray[np.float64]  # 0 for 1.
+
+    def __init__(self) -> None:
+        """Start empty."""
+        super().__init__()
+        self.puts = dict.fromkeys(BY_NAME, 0)  # How often values of a column that events give have changed.
+
+    def of(self, name: str, ids: Ids) -> NDArray[Any]:
+        """Return the values of a column, (n,)."""
+        found, default = self.stored(name, ids), BY_NAME[name].default
+        return np.where(found == 0, default, found) if default else found
+
+    def near(self, least: int, pages: int) -> Int64s:
+        """Return the ids below `pages` whose nearness is at least `least`, ascending. Costs .3 ms a million pages."""
+        return np.flatnonzero(self.nearness[:pages] >= least)
+
+    def note(self, name: str, ids: Ids, values: NDArray[Any], *, undo: Undo | None) -> None:
+        """Set what events gave of distinct pages, (n,); `undo` receives the old values."""
+        self.puts[name] += 1
+        default = BY_NAME[name].default
+        self.put(name, ids, np.where(values == default, 0, values) if default else values, undo)
+
+    def clear(self, ids: Ids, *, undo: Undo | None) -> None:
+        """Clear all that is kept of distinct pages, which are forgotten."""
+        for name in (of.name for of in (*DENSE, *SPARSE) if of.name not in LASTING):
+            there = ids[ids < len(getattr(self, name))]
+            if len(there):
+                if undo is not None:
+                    undo.keep(self, name, there)
+                getattr(self, name)[there] = 0
+
+
+class HostColumns(SparseColumns):
+    """Failures of hosts in a row, by number of the host; see `opic.model.host_failures`."""
+
+    SPARSE = (
+        Column("times", ColumnKind.SPARSE, "u2", "hosttimes"),
+        Column("first_us", ColumnKind.SPARSE, "i8", "hostfirst"),
+        Column("last_us", ColumnKind.SPARSE, "i8", "hostlast"),
+    )
+    times: Uint16s
+    first_us: Int64s
+    last_us: Int64s
+
+    def rows(self, hosts: Ids) -> tuple[NDArray[Any], ...]:
+        """Return the columns of hosts, (n,) each."""
+        return tuple(self.stored(of.name, hosts) for of in self.SPARSE)
+
+    def of(self, host: int) -> HostFailures:
+        """Return the failures of a host."""
+        return HostFailures(*(int(column[0]) for column in self.rows(np.array([host]))))
+
+    def note(self, hosts: Ids, rows: Sequence[NDArray[Any]], undo: Undo | None) -> None:
+        """Set the columns of distinct hosts, (n,) each."""
+        for of, values in zip(self.SPARSE, rows, strict=True):
+            self.put(of.name, hosts, values, undo)
+
+    def given_up(self, patience: Patience) -> Bools:
+        """Return a mask of the hosts that are given up; hosts past its end are not."""
+        return patience.gives_up(*self.rows(np.arange(len(self.times))))
