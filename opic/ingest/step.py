@@ -11,7 +11,7 @@ from opic.model.cash import DAY_US, MILLION
 from opic.model.events import KeptLimits, page_of
 from opic.model.transfer import is_own
 from opic.replica.batch import Batch
-from opic.replica.effect import Head
+from opic.replica.effect import Head, pages_by_meta
 from opic.store.keys import Keys
 from opic.store.known_since import KnownSinceNotes
 
@@ -90,7 +90,7 @@ class StepCalls:
         )
         parts = [advances, _changed(books, batch.books), batch.fetches, batch.letters, outboxes]
         parts += [[part for name, time_us in batch.calls.items() for part in (time_us, name)]]
-        parts += [batch.books.time_us - FORGET_US, [part for pair in effect.pages_by_meta() for part in pair]]
+        parts += [batch.books.time_us - FORGET_US, [part for pair in pages_by_meta(effect.metas) for part in pair]]
         parts += [senders or False, _waits_asked(batch), batch.notes.revived]
         parts += [forgotten, [part for pair in effect.again.items() for part in pair], since]
         names = [keys.head, keys.journal, keys.books, keys.offsets, keys.dead, keys.leases, keys.waits, keys.fails]
