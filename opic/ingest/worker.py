@@ -345,6 +345,8 @@ class _Courier:
     def carry(self, *, idle: bool) -> None:
         """Deliver if it is time to, or at once if the worker is idle. Purge what was forgotten."""
         self._writer.purge(PURGE_IDLE_SECONDS if idle else PURGE_SECONDS_MAX)
+        if len(self._writer.stores) == 1:
+            return  # Nothing is sent to other shards.
         began = time.monotonic()
         if not self._swept:
             self._swept = self._deliver(None)

@@ -19,7 +19,7 @@ from opic.settings import Settings
 
 log = logging.getLogger("opic.service")
 
-SUPERVISE_SECONDS = 0.2
+SUPERVISE_SECONDS = 0.5
 RESTART_FIRST_SECONDS = 0.2
 RESTART_MAX_SECONDS = 10.0
 HEALTHY_SECONDS = 10.0  # After this long without a failure, the next restart waits RESTART_FIRST_SECONDS again.
