@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from opic.client import AsyncClient, Client, Event
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 __all__ = ["AsyncClient", "Client", "Event", "__version__"]
 
 

@@ -1,4 +1,4 @@
-"""A field of a call's body or answer is told: in an example of /docs, in the guide, and in the changelog.
+"""A field of a call's body or answer is told: in an example of /docs and in the guide.
 
 tests/data/untold-fields.txt lists the fields that are older than this rule, with where each is missing. It only gets
 shorter: tell of a new field instead of adding it.
@@ -18,7 +18,6 @@ from opic.api import examples
 
 UNTOLD = ROOT / "tests/data/untold-fields.txt"
 GUIDE = "\n".join(path.read_text() for path in sorted((ROOT / "docs/guide").glob("*.md")))
-CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
 
 
 def keys(example: Any) -> Iterator[str]:
@@ -44,13 +43,12 @@ def fields() -> Iterator[tuple[str, str]]:
                     yield from ((name, field) for field in kind.__dataclass_fields__)
 
 
-def missing(field: str, shown: set[str], guide: str, changelog: str) -> str:
+def missing(field: str, shown: set[str], guide: str) -> str:
     """Where a field is not told, in words; empty if it is told everywhere."""
     named = re.compile(rf"[`\"]{field}[`\":]|`[^`\n]*\b{field}\b[^`\n]*`")
     places = {
         "example": field in shown,
         "guide": bool(named.search(guide)),
-        "changelog": bool(named.search(changelog)),
     }
     return ", ".join(place for place, told in places.items() if not told)
 
@@ -58,11 +56,11 @@ def missing(field: str, shown: set[str], guide: str, changelog: str) -> str:
 def untold() -> dict[str, str]:
     """The fields that are not told everywhere, with where they are missing."""
     shown = set(keys([examples.BODIES, examples.ANSWERS]))
-    found = {f"{kind}.{field}": missing(field, shown, GUIDE, CHANGELOG) for kind, field in fields()}
+    found = {f"{kind}.{field}": missing(field, shown, GUIDE) for kind, field in fields()}
     return {name: places for name, places in found.items() if places}
 
 
-def test_each_field_is_in_an_example_the_guide_and_the_changelog() -> None:
+def test_each_field_is_in_an_example_and_in_the_guide() -> None:
     listed = dict(line.split(": ") for line in UNTOLD.read_text().splitlines())
     found = untold()
     new = {
@@ -70,10 +68,10 @@ def test_each_field_is_in_an_example_the_guide_and_the_changelog() -> None:
         for name, places in found.items()
         if set(places.split(", ")) - set(listed.get(name, "").split(", "))
     }
-    assert new == {}, "tell of these fields: opic/api/examples.py, docs/guide/, CHANGELOG.md"
+    assert new == {}, "tell of these fields: opic/api/examples.py, docs/guide/"
     assert listed.keys() <= {f"{kind}.{field}" for kind, field in fields()}, "no such fields any more: delete"
 
 
 def test_field_that_is_told_nowhere_is_detected() -> None:
-    assert missing("colour", {"url"}, "a colour", "`colours`") == "example, guide, changelog"
-    assert missing("colour", {"colour"}, 'send `"colour": "red"`', "`next` answers with `colour`") == ""
+    assert missing("colour", {"url"}, "a colour, `colours`") == "example, guide"
+    assert missing("colour", {"colour"}, 'send `"colour": "red"`') == ""

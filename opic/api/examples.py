@@ -137,7 +137,7 @@ ANSWERS: Final[dict[str, Example]] = {
         **{"known_pages": 4, "read_pages": 3, "clock": 9_437_184, "rounds": 1.125, "lag": 0, "given_up_pages": 0},
         **{"undelivered": 0, "pool": _books["virtual"], "granted_rounds": 1.02, "shards": 1, "kept_links": "kept"},
         **{"warnings": [], "policy": "exact", "error_bound": 0.0071, "as_of": NOW},
-        **{"crawl": "default", "store": "the embedded store in opic-data", "opic_version": "0.1.0"},
+        **{"crawl": "default", "store": "the embedded store in opic-data", "opic_version": "1.0.0"},
     },
     "Series": {
         "series": [{"time": NOW, "rounds": 1.125, "clock": 9_437_184}],
