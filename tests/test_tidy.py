@@ -1,8 +1,7 @@
 """The shape of the code: who may import whom, how long files and functions are, and what no file may hold.
 
 A folder of opic/ has a row in MAY_IMPORT. Rows go from the bottom to the top, and a folder imports only from the rows
-that its own row names: that is how a reader finds the way that cash takes. Inside a folder, the order of the file map
-in docs/architecture.md holds: a module imports only modules that stand above it.
+that its own row names: that is how a reader finds the way that cash takes. No modules import each other in a circle.
 """
 
 import ast
@@ -256,60 +255,31 @@ def test_cycle_and_orphan_are_detected(tmp_path: Path) -> None:
     assert orphans_in(graph, ["opic.alone"]) == []
 
 
-# The file map.
+# The map of folders.
 
 
-def mapped(text: str) -> list[str]:
-    """The files that the map in docs/architecture.md names, in its order."""
-    return re.findall(r"^\| `((?:opic|consumers)/[\w./]+)` \|", text, re.MULTILINE)
-
-
-def against_the_map(files: list[str], graph: Mapping[str, set[str]]) -> list[str]:
-    """Imports of modules that stand below who imports them, a sentence each."""
-    place = {module_name(ROOT / file): number for number, file in enumerate(files)}
-    return [
-        f"{name} imports {module}, which stands below it in the file map"
-        for name, modules in sorted(graph.items())
-        for module in sorted(modules)
-        if name in place and module in place and place[module] > place[name]
-    ]
-
-
-def test_file_map_lists_the_tree_and_no_module_imports_one_below_it() -> None:
-    files = mapped((ROOT / "docs/architecture.md").read_text())
-    assert len(files) == len(set(files))
-    wanted = {relative(path) for path in SOURCES if path.name != "__init__.py"}
-    assert set(files) == wanted | {relative(path) for path in CONSUMERS if path.name != "__init__.py"}
-    assert against_the_map(files, import_graph(ROOT, MODULES)) == []
-
-
-def test_table_of_folders_in_the_document_is_the_one_here() -> None:
+def test_map_of_folders_is_the_table_here_and_its_files_exist() -> None:
     text = (ROOT / "docs/architecture.md").read_text()
-    table = dict(
-        re.findall(
-            r"^\| `(\w+)` \| (.+) \|$", text.partition("| folder | imports |")[2].partition("\n\n")[0], re.MULTILINE
-        )
-    )
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| `([\w.]+)` \| (.+) \|$", text, re.MULTILINE)
     service = ", ".join(f"`{name}`" for name in MAY_IMPORT["service"])
-    written = {
-        folder: row.replace("what `service` imports", service).replace(", and `", ", `")
-        for folder, row in table.items()
-    }
+    written = {folder: row.replace("what `service` imports", service) for folder, _, row in rows}
     assert written.pop("cli") == "all"
-    modules = {path.stem for path in (ROOT / "opic").glob("*.py")} - {"settings"}
-    folders = MAY_IMPORT.keys() - modules - {"cli"}
-    assert {name: sorted(re.findall(r"`(\w+)`", row)) for name, row in written.items()} == {
-        name: sorted(MAY_IMPORT[name]) for name in folders
+    assert {folder for folder, _, _ in rows} == {
+        path.name for path in (ROOT / "opic").iterdir() if (path / "__init__.py").exists()
     }
+    assert {name: sorted(re.findall(r"`(\w+)`", row)) for name, row in written.items()} == {
+        name: sorted(MAY_IMPORT[name]) for name in written
+    }
+    assert [file for folder, file, _ in rows if not (ROOT / "opic" / folder / file).exists()] == []
 
 
-def test_import_against_the_map_is_detected() -> None:
-    files = mapped("| `opic/errors.py` | a |\n| `opic/model/cash.py` | b |\n")
-    assert files == ["opic/errors.py", "opic/model/cash.py"]
-    assert against_the_map(files, {"opic.model.cash": {"opic.errors"}}) == []
-    assert against_the_map(files, {"opic.errors": {"opic.model.cash"}}) == [
-        "opic.errors imports opic.model.cash, which stands below it in the file map"
-    ]
+def test_map_of_folders_stands_in_the_order_of_layers() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    order = re.findall(r"^\| `(\w+)` \| [^|]+ \| `[\w.]+` \|", text, re.MULTILINE)
+    for at, folder in enumerate(order):
+        if folder != "cli":
+            below = set(order[at + 1 :]) & set(MAY_IMPORT[folder])
+            assert not below, f"{folder} imports {below}, which stand below it"
 
 
 def test_each_step_of_the_walks_exists_and_walks_are_short() -> None:
