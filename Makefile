@@ -8,6 +8,11 @@ STAMP := .venv/.made-from-the-lock
 LOCK  := requirements.lock
 # The tests of running services that `make check` has: fetches to answers, with links and without, leases, forgetting.
 SERVICE_TESTS := $(addprefix tests/integration/test_,exact.py forgetting.py frontier.py readme_crawler.py)
+CHECKED := tests/unit tests/properties $(wildcard tests/test_*.py) $(SERVICE_TESTS)
+ifdef AREA
+CHECKED := $(wildcard tests/unit/$(AREA) tests/properties/$(AREA))
+$(if $(CHECKED),,$(error AREA=$(AREA): there is no folder tests/unit/$(AREA) or tests/properties/$(AREA)))
+endif
 
 # uv's cache and the repository are often on different file systems, where hard links fail.
 export UV_LINK_MODE ?= copy
@@ -42,9 +47,8 @@ lint: setup ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-check: lint ## in under two minutes: style, types, unit and property tests, and some with a running service
-	$(BIN)/python -m pytest tests/unit tests/properties tests/test_*.py $(SERVICE_TESTS) -m "not slow" --hypothesis-profile quick \
-	  --numprocesses 2 --dist worksteal
+check: lint ## in under two minutes: style, types, unit and property tests, and some with a running service (AREA: one folder of opic/)
+	$(BIN)/python -m pytest $(CHECKED) -m "not slow" --hypothesis-profile quick --numprocesses 2 --dist worksteal
 
 chaos: setup ## break running crawls for MINUTES (1), with SEED, in WORLD, ONLY by actions; figures to RESULT
 	$(BIN)/python tests/chaos/storm.py --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED)) $(if $(WORLD),--world $(WORLD)) \
