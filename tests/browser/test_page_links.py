@@ -56,12 +56,12 @@ def test_encoding_is_that_of_the_browser(browser: Browser, encoding: str) -> Non
     ours = decode(data, encoding).split("\n")
     assert len(ours) == len(theirs)
     assert sum(a != b for a, b in zip(ours, theirs, strict=True)) <= READ_OTHERWISE.get(encoding, 0)
-    queries = page.evaluate("all => all.map(one => { link.href = '?' + one; return link.search })", CHARACTERS)
+    readable = sorted({text for text in theirs if len(text) == 1}.intersection(CHARACTERS))
+    queries = page.evaluate("all => all.map(one => { link.href = '?' + one; return link.search })", readable)
     different = [
         one
-        for one, query in zip(CHARACTERS, queries, strict=True)
+        for one, query in zip(readable, queries, strict=True)
         if ada_url.join_url("http://a.example/", f"?{encode_query(one, encoding)}") != f"http://a.example/{query}"
     ]
-    readable = {text for text in theirs if len(text) == 1}
-    assert len(readable.intersection(different)) <= WRITTEN_OTHERWISE.get(encoding, 0), different[:9]
+    assert len(different) <= WRITTEN_OTHERWISE.get(encoding, 0), different[:9]
     page.close()
