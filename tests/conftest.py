@@ -116,6 +116,12 @@ def servers(request: pytest.FixtureRequest, running_servers: dict[str, Server]) 
     yield from lend_server(request.param, running_servers)
 
 
+# For what differs between the two in no way that our code above the store could see.
+ONE_SERVER = pytest.mark.parametrize(
+    "servers", ["valkey", pytest.param("redis", marks=pytest.mark.thorough)], indirect=True
+)
+
+
 @pytest.fixture
 def valkey(running_servers: dict[str, Server]) -> Iterator[Server]:
     """An empty bundled Valkey, for what needs one real server but not each."""

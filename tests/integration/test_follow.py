@@ -6,6 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from conftest import ONE_SERVER
 from logs import PARTITION, pep_history
 from same_state import assert_same, assert_same_replica, small_batches, small_blocks
 from servers import Server
@@ -102,6 +103,7 @@ def load_with_pauses(shard: Shard, pause: Callable[[int], object]) -> tuple[Repl
 
 
 @pytest.mark.slow
+@ONE_SERVER
 def test_loader_overtaken_after_any_of_its_reads_ends_in_the_state_of_the_writer(servers: Server) -> None:
     """Meanwhile journal and checkpoint turn over ten times: what it has read so far is of another time."""
     writing = Writing(Shard.open(servers.client()))

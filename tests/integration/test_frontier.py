@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from conftest import ONE_SERVER
 from frontiers import CLOCK_SECONDS, Crawl, pages_of, until
 from logs import PARTITION, pep_history
 from servers import Server
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.slow  # `make check` stays under two minutes.
 # The order.
 
 
+@ONE_SERVER
 def test_order_equals_the_order_of_cash_in_the_model(servers: Server) -> None:
     ledger, crawl = Ledger(), Crawl(servers, regrant_ppm=CrawlRules().regrant_ppm)
     log = pep_history()[:9_000]
@@ -77,6 +79,7 @@ def test_page_just_read_is_not_offered_on_a_store_too_large_to_compare(
 
 
 @pytest.mark.slow
+@ONE_SERVER
 def test_ten_thousand_suggestions_to_four_threads_of_two_endpoints_repeat_no_page(servers: Server) -> None:
     crawl = Crawl(servers)
     urls = pages_of(400, 30)

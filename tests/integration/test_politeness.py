@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from conftest import ONE_SERVER
 from frontiers import CLOCK_SECONDS, Crawl, pages_of, until
 from servers import Server
 
@@ -42,6 +43,7 @@ def test_host_has_no_more_pages_in_flight_than_its_cap(servers: Server) -> None:
     assert "2 pages of its host h1.org are in flight, 2 may be" in shown["why_not"]
 
 
+@ONE_SERVER
 def test_cap_applies_across_endpoints_and_ends_with_leases(servers: Server) -> None:
     politeness = PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.0, host_in_flight=3)
     crawl = Crawl(servers, politeness)
@@ -231,6 +233,7 @@ def test_order_may_be_dropped_at_any_time(servers: Server) -> None:
     assert crawl.next() == []
 
 
+@ONE_SERVER
 def test_large_store_suggests_no_page_twice_and_none_of_too_little_cash(
     servers: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

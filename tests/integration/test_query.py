@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from conftest import lend_server
+from conftest import ONE_SERVER, lend_server
 from logs import NOW_US, PARTITION, pep_history, record, seeds
 from servers import Server
 
@@ -97,6 +97,7 @@ def expected_ranks(ledger: Ledger) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("until", [10_401, None], ids=["while a page is gone", "to its end"])
+@ONE_SERVER
 def test_answers_on_a_real_history_equal_those_of_the_model(servers: Server, until: int | None) -> None:
     log = pep_history()[:until]
     store, query = open_query(servers, *log)
@@ -239,6 +240,7 @@ def expected_estimates(ledger: Ledger, policy: str, span: float | str) -> dict[s
 
 
 @pytest.mark.parametrize("until", [10_401, None], ids=["while a page is gone", "to its end"])
+@ONE_SERVER
 def test_window_policies_answer_as_worked_out_from_the_model(servers: Server, until: int | None) -> None:
     log = pep_history()[:until]
     _, query = open_query(servers, *log)
@@ -336,6 +338,7 @@ def wide_log(count: int, pages: int = 3_000) -> list[Record]:
     return log[:count]
 
 
+@ONE_SERVER
 def test_windows_after_each_step_equal_those_of_a_new_reader(servers: Server) -> None:
     """Some reads spend nothing: they move no column of the state, but have a measure, and may push one out."""
     log = wide_log(2_400)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import ONE_SERVER
 from logs import NOW_US, PARTITION
 from servers import Server
 
@@ -93,6 +94,7 @@ def shares(query: Query, policy: str = "static", window: float | str = 8.0) -> d
 
 
 @pytest.mark.slow
+@ONE_SERVER
 def test_books_balance_and_the_bound_holds_with_cash_in_flight(servers: Server) -> None:
     crawl, writer, query = opened(servers, 4)
     links, rng, moved = web(1), random.Random(1), 0
@@ -140,6 +142,7 @@ def test_audit_finds_a_lost_entry_and_missing_grains(servers: Server) -> None:
 
 
 @pytest.mark.slow
+@ONE_SERVER
 def test_audit_during_writes_reports_no_false_mismatch(servers: Server) -> None:
     crawl, writer, _ = opened(servers, 4)
     log, done = reads(web(8), 4_000, 9), threading.Event()

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from conftest import ONE_SERVER
 from kafka_crawl import opic
 from servers import Server
 
@@ -94,6 +95,7 @@ def test_metadata_stays_within_its_limit_and_the_events_are_accepted(servers: Se
     assert LIMIT - 1_000 < found.meta_bytes <= LIMIT
 
 
+@ONE_SERVER
 def test_replaced_or_removed_metadata_makes_room(servers: Server) -> None:
     fed = Fed(servers.client(), meta_bytes_max=LIMIT)
     for page in range(150):
