@@ -10,6 +10,7 @@ import msgpack
 from opic.errors import BadInput, ChangedMeanwhile, StoreMismatch, instead_of
 from opic.replica import Crawl
 from opic.store.connection import store_errors
+from opic.store.keys import of_call
 from opic.urls.canonical import shown
 from opic.urls.rules import RuleBook, check_rules
 from opic.urls.traps import Traps, check_traps
@@ -139,7 +140,7 @@ class StoredPolicy:
         traps = {name: value for name, value in policy.traps.shown().items() if value != plain[name]}
         packed = msgpack.packb({"rules": [rule.shown() for rule in policy.book.rules], "traps": traps})
         with store_errors():
-            done = self._crawl.client.fcall("opic_5_rules", 1, self._key, stored, packed, policy.version)
+            done = self._crawl.client.execute_command(*of_call("rules", (self._key,), stored, packed, policy.version))
         return bool(done)
 
 

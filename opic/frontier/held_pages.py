@@ -10,6 +10,7 @@ from opic.arrays import Float64s, Int64s
 from opic.errors import StoreUnavailable
 from opic.model.cash import MILLION
 from opic.replica import Crawl
+from opic.store.keys import of_call
 
 LAST_MEMBERS: Final = 16  # Of a part, after any of which the next one may begin: some are removed meanwhile.
 AGAIN_MAX: Final = 20
@@ -191,7 +192,7 @@ def write_host_politeness(crawl: Crawl, hosts: Mapping[str, HostPoliteness]) -> 
     commands = []
     for number, pairs in rules.items():
         keys = crawl.shards[number].keys
-        commands.append(["FCALL", "opic_5_polite", 2, keys.polite, keys.freed, *pairs])
+        commands.append(of_call("polite", (keys.polite, keys.freed), *pairs))
     crawl.ask(commands)
 
 

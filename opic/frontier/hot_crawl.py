@@ -26,6 +26,7 @@ from opic.model.books import Books
 from opic.model.cash import CLASSES_MAX, MILLION, Flag
 from opic.replica import Crawl
 from opic.replica.effect import Effect
+from opic.store.keys import of_call
 from opic.urls.canonical import shard_of
 
 HELD_SMALL: Final = 5_000  # A small crawl has no more leases, waits and delays.
@@ -266,7 +267,7 @@ class HotCrawl:
                 by_shard.setdefault(place[0], []).extend((host, repr(delay)))
         if by_shard:
             self.crawl.ask([
-                ["FCALL", "opic_5_delays", 1, self.crawl.shards[shard].keys.crawl_delays, *pairs]
+                of_call("delays", (self.crawl.shards[shard].keys.crawl_delays,), *pairs)
                 for shard, pairs in by_shard.items()
             ])  # fmt: skip
 
@@ -274,14 +275,14 @@ class HotCrawl:
         """Lease no page of a host before a time, in Unix seconds, if it has pages here; a past time ends that."""
         if (place := self.number(host)) is not None:
             keys = self.crawl.shards[place[0]].keys
-            self.crawl.ask([["FCALL", "opic_5_block", 2, keys.blocks, keys.freed, host, repr(until)]])
+            self.crawl.ask([of_call("block", (keys.blocks, keys.freed), host, repr(until))])
 
     def limit(self, host: str, pages: int) -> bool:
         """Limit how many pages of a host are read; 0 removes the limit. Return whether the host has pages."""
         if (place := self.number(host)) is None:
             return False
         keys = self.crawl.shards[place[0]].keys
-        self.crawl.ask([["FCALL", "opic_5_limit", 2, keys.limits, keys.freed, host, pages]])
+        self.crawl.ask([of_call("limit", (keys.limits, keys.freed), host, pages)])
         return True
 
     # Totals of the crawl.

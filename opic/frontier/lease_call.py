@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -10,9 +10,9 @@ from opic.frontier.requests import PolitenessSettings
 from opic.replica.effect import Head
 from opic.replica.follow import head_of
 from opic.store import Keys
+from opic.store.keys import of_call
 
 PAGE_LEASED, HOST_HELD, HOST_FULL, PAGE_WAITS = 1, 2, 3, 4  # Reasons to refuse a page; the same as in leases.lua.
-LEASE: Final = "opic_5_lease"
 
 
 class Quota(NamedTuple):
@@ -107,4 +107,4 @@ def lease_command(
     ]
     terms = (politeness.retry_seconds, politeness.host_delay_seconds, politeness.host_in_flight)
     packed = msgpack.packb(blob, use_bin_type=False)
-    return ["FCALL", LEASE, len(names), *names, *terms, packed, politeness.waits_max]
+    return of_call("lease", names, *terms, packed, politeness.waits_max)

@@ -14,6 +14,7 @@ from opic.replica.crawl import Place
 from opic.store import Shard
 from opic.store.cluster import MOVING_SECONDS, PAUSE_SECONDS
 from opic.store.durability import await_durable
+from opic.store.keys import of_call
 from opic.urls.canonical import shown
 
 RELEASES_A_CALL: Final = 1_000
@@ -60,7 +61,7 @@ def release_leases(crawl: Crawl, leases: Iterable[Lease]) -> list[tuple[int, int
     for shard, some in asked:
         keys, pairs = crawl.shards[shard].keys, [term for (_, page), until_us in some for term in (page, until_us)]
         names = (keys.leases, keys.freed, keys.released, keys.waits, keys.holders, keys.renewed)
-        commands.append(["FCALL", "opic_5_release", len(names), *names, *pairs])
+        commands.append(of_call("release", names, *pairs))
     answers = crawl.ask(commands) if commands else []
     return [(shard, freed, list(map(int, ids))) for (shard, _), (freed, ids) in zip(asked, answers, strict=True)]
 
@@ -83,7 +84,7 @@ def renew_leases(crawl: Crawl, leases: Iterable[Lease], seconds: float) -> dict[
         terms = [
             term for ((_, page), until_us), host in zip(some, hosts, strict=True) for term in (page, until_us, host)
         ]
-        commands.append(["FCALL", "opic_5_renew", len(names), *names, repr(float(seconds)), *terms])
+        commands.append(of_call("renew", names, repr(float(seconds)), *terms))
     answers = crawl.ask(commands) if commands else []
     return {
         lease: until_us

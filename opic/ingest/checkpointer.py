@@ -39,7 +39,7 @@ from opic.replica.packed_lines import pack_lines, unpack_urls
 from opic.replica.page_columns import BY_KEY
 from opic.replica.replica import PAGES_A_BLOCK, Replica
 from opic.store.connection import Client, ask, store_errors
-from opic.store.keys import Keys
+from opic.store.keys import Keys, of_call
 
 JOURNAL_BYTES: Final = 64 << 20  # Per server, divided among the shards of a crawl.
 LOOKS_A_BUDGET: Final = 64
@@ -64,7 +64,7 @@ class BlocksCall:
     @property
     def command(self) -> list[Any]:
         """The command to send."""
-        return ["FCALL", "opic_5_blocks", len(self.keys), *self.keys, *self.arguments]
+        return of_call("blocks", self.keys, *self.arguments)
 
 
 class _Blocks(Growing):
@@ -274,7 +274,7 @@ class Checkpointer:
         if freed * LOOKS_A_BUDGET < self.budget and not 0 < self.forgot <= blank:
             return None
         names = self.keys.head, self.keys.journal, self.keys.copied
-        return ["FCALL", "opic_5_trim", 3, *names, head.lsn, head.digest, least, blank]
+        return of_call("trim", names, head.lsn, head.digest, least, blank)
 
     def trimmed(self, least: int, blank: int) -> None:
         """Record that the journal was trimmed below `least`, with blocks blank of what was forgotten up to `blank`."""

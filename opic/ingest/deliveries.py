@@ -14,6 +14,7 @@ from opic.model.transfer import Transfer, source_of
 from opic.replica.crawl import Crawl
 from opic.replica.inputs import Input
 from opic.store.connection import store_errors
+from opic.store.keys import of_call
 
 ENTRIES_A_DELIVERY: Final = 4_000  # At most so many at once, of all outboxes; a few kilobytes each.
 
@@ -131,7 +132,6 @@ class Deliveries:
                 self._stores[to].shard.barrier()  # Until the effects are durable, the entries may be needed again.
             for at in senders:
                 keys = self._crawl.shards[at].keys
-                commands.append([
-                    "FCALL", "opic_5_trim_outbox", 2, keys.outbox(to), keys.meta, taken[source_of(at)], era,
-                ])  # fmt: skip
+                names = keys.outbox(to), keys.meta
+                commands.append(of_call("trim_outbox", names, to, taken[source_of(at)], era))
         self._crawl.ask(commands)

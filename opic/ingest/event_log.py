@@ -21,7 +21,7 @@ from opic.ingest.throttle import Throttle
 from opic.model.events import LOG_PARTITION, RECORD_KINDS, EventLimits, Record
 from opic.model.packed_events import packs
 from opic.store.connection import Client, store_errors
-from opic.store.keys import Keys
+from opic.store.keys import Keys, of_call
 from opic.store.server_clock import ServerClock
 
 VALUES_A_CALL = 1_000  # About 3 ms of server time.
@@ -249,7 +249,7 @@ class EventLog:
         names = (keys.log, keys.end, keys.calls, keys.call_ends, keys.meta)
         fixed = (time_us, kind, *call, self.keys_max, era)
         with store_errors():
-            answer: list[Any] = self.client.fcall("opic_5_append", len(names), *names, *fixed, *values)
+            answer: list[Any] = self.client.execute_command(*of_call("append", names, *fixed, *values))
         if answer[0] == b"CLOSED":
             raise BeingRestored(
                 f"crawl {keys.crawl!r} accepts nothing while a backup is restored into it: try again; if a restore "
@@ -316,7 +316,7 @@ class EventLog:
         """Trim records below `offset`, which have taken effect in an era; approximately, and not during a backup."""
         keys = self.keys
         with store_errors():
-            self.client.fcall("opic_5_trim_log", 3, keys.log, keys.offsets, keys.meta, offset, era)
+            self.client.execute_command(*of_call("trim_log", (keys.log, keys.offsets, keys.meta), offset, era))
 
 
 def offsets_of(fields: Mapping[bytes, bytes]) -> int:

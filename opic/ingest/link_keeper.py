@@ -27,7 +27,7 @@ from opic.replica.replica import Replica
 from opic.replica.shown_links import ShownLinks
 from opic.replica.stored_links import LinkList, live_rows, missing, read_links, read_list
 from opic.store.connection import Client, store_errors
-from opic.store.keys import Keys
+from opic.store.keys import Keys, of_call
 
 SEGMENT_BYTES: Final = 768 << 10  # About; a call with one blocks the server for about a millisecond.
 WAIT_SHARE: Final = 0.3  # Links wait for a full segment until this share of the journal's budget has been appended.
@@ -288,10 +288,8 @@ class LinkKeeper:
         fields = [f"{kind}{number}" for number in deleted for kind in "pl"]
         values = [part for pair in (images | after.fields()).items() for part in pair]
         keys = self._keys
-        command: list[Any] = [
-            "FCALL", "opic_5_links", 2, keys.head, keys.link_segments,
-            head.lsn, head.digest, before.version, len(fields), *fields, *values,
-        ]  # fmt: skip
+        names = keys.head, keys.link_segments
+        command = of_call("links", names, head.lsn, head.digest, before.version, len(fields), *fields, *values)
         own = sum(map(len, images.values()))
         return LinksCall(
             command, after, version if len(links) else 0, links.pages.astype(np.int64), own, tuple(deleted)

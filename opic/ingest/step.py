@@ -12,7 +12,7 @@ from opic.model.events import KeptLimits, page_of
 from opic.model.transfer import is_own
 from opic.replica.batch import Batch
 from opic.replica.effect import Head, pages_by_meta
-from opic.store.keys import Keys
+from opic.store.keys import Keys, of_call
 from opic.store.known_since import KnownSinceNotes
 
 FORGET_US: Final = 2 * DAY_US  # A call is recognised as a repeat for a day; record time may go back by another day.
@@ -88,19 +88,29 @@ class StepCalls:
         since = self._known_since.entries(
             effect.books.time_us // MILLION, effect.first_page if len(effect.fingerprints) else None, effect.again
         )
-        parts = [advances, _changed(books, batch.books), batch.fetches, batch.letters, outboxes]
-        parts += [[part for name, time_us in batch.calls.items() for part in (time_us, name)]]
-        parts += [batch.books.time_us - FORGET_US, [part for pair in pages_by_meta(effect.metas) for part in pair]]
-        parts += [senders or False, _waits_asked(batch), batch.notes.revived]
-        parts += [forgotten, [part for pair in effect.again.items() for part in pair], since]
-        names = [keys.head, keys.journal, keys.books, keys.offsets, keys.dead, keys.leases, keys.waits, keys.fails]
-        names += [keys.sent, keys.seen, keys.page_meta, keys.metrics, keys.urls, keys.refusals]
-        names += [keys.outbox(to) for to in batch.outboxes]
-        names += [keys.known_since] * bool(since) + [keys.holders] * bool(senders or forgotten)
-        return [
-            "FCALL", "opic_5_step", len(names), *names, head.lsn, head.digest, effect.lsn, effect.digest,
-            record, retry_seconds, msgpack.packb(parts, use_bin_type=False), waits_max, *self._kept,
-        ]  # fmt: skip
+        blob = {
+            "advances": advances,
+            "totals": _changed(books, batch.books),
+            "fetches": batch.fetches,
+            "letters": batch.letters,
+            "outboxes": outboxes,
+            "calls": [part for name, time_us in batch.calls.items() for part in (time_us, name)],
+            "forget": batch.books.time_us - FORGET_US,
+            "metas": [part for pair in pages_by_meta(effect.metas) for part in pair],
+            "senders": senders,
+            "asked": _waits_asked(batch),
+            "revived": batch.notes.revived,
+            "forgotten": forgotten,
+            "again": [part for pair in effect.again.items() for part in pair],
+            "since": since,
+        }
+        names = {keys.head, keys.journal, keys.books, keys.offsets, keys.dead, keys.leases, keys.waits, keys.fails}
+        names |= {keys.sent, keys.seen, keys.page_meta, keys.metrics, keys.urls, *map(keys.outbox, batch.outboxes)}
+        names |= {keys.known_since} if since else set()
+        names |= set(keys.of_pages()) if forgotten else {keys.holders} if senders else set()
+        packed = msgpack.packb(blob, use_bin_type=False)
+        terms = head.lsn, head.digest, effect.lsn, effect.digest, record, retry_seconds, packed, waits_max
+        return of_call("step", names, *terms, *self._kept)
 
     def confirm(self) -> None:
         """Note that the last step took effect."""

@@ -34,6 +34,7 @@ from opic.replica.remote_pages import RemotePages
 from opic.settings import Settings
 from opic.store.back_offs import RETRY_BYTES, waits_max
 from opic.store.connection import store_errors
+from opic.store.keys import of_call
 from opic.store.refusals import note_refusals
 from opic.urls.canonical import host_of, shard_of
 
@@ -316,9 +317,8 @@ class Writer:
         pairs = [number for pair in rests_on.items() for number in pair]
         key = home.keys.offsets if len(self.stores) == 1 else home.keys.resume  # Of one shard they are the same.
         with store_errors():
-            found = self.crawl.client.fcall(
-                "opic_5_resume", 2, key, home.keys.meta, partition, offset, least, era, *pairs
-            )
+            call = of_call("resume", (key, home.keys.meta), partition, offset, least, era, *pairs)
+            found = self.crawl.client.execute_command(*call)
         if found == b"ERA":
             raise BeingRestored(f"a backup is restored, or was, while records of {partition} took effect: reading on")
         if int(found) < least:

@@ -33,7 +33,7 @@ from opic.replica.crawl import Crawl
 from opic.replica.effect import Effect
 from opic.replica.stored_links import LIST_FIELDS, LinkList
 from opic.store.connection import Client, store_errors
-from opic.store.keys import Keys
+from opic.store.keys import Keys, of_call
 from opic.store.scan import key_names, one_run
 from opic.store.server import check_server, make_ready
 
@@ -167,7 +167,7 @@ def log_closed(client: Client, keys: Keys) -> Iterator[Fence]:
 def _close_for(client: Client, keys: Keys, seconds: float, token: bytes = b"", end: int = 0) -> Fence:
     """Close the log for a while, or with a token until the restore ends, if the log has not gone beyond `end`."""
     with store_errors():
-        found = client.fcall("opic_5_close", 2, keys.meta, keys.end, round(seconds * 1e6), token, end)
+        found = client.execute_command(*of_call("close", (keys.meta, keys.end), round(seconds * 1e6), token, end))
     return Fence(int(found[1]) / MILLION, int(found[0]))
 
 

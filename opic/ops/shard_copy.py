@@ -34,6 +34,7 @@ from opic.replica.effect import Effect, Head
 from opic.replica.follow import ENTRIES_MAX, ENTRY_BYTES_AIM, NO_HEAD, head_of
 from opic.replica.stored_links import each_segment
 from opic.store.connection import store_errors
+from opic.store.keys import ANY_TIME, AT_END, HASH, OF_PAGES, SET, STRING, ZSET, Key, Keys, copied_as
 from opic.store.local_lists import lists_without
 from opic.store.scan import read_hash, scan_hash, scan_sorted_set
 from opic.store.shard import Shard
@@ -45,26 +46,6 @@ BLOCKS_A_READ: Final = 4  # About a megabyte, which takes the server half a mill
 ENTRIES_A_READ: Final = 100  # Entries of the log, of outboxes and of dead letters.
 HOLD: Final = b"hold"
 POLL_SECONDS: Final = 0.1
-# Name and type of the keys that do not depend on records, so that they may be copied at any time.
-SETTINGS: Final = (
-    ("rules", "hash"),
-    ("polite", "hash"),
-    ("crawldelays", "hash"),
-    ("blocks", "hash"),
-    ("limits", "hash"),
-    ("since", "hash"),
-    ("curve", "hash"),
-    ("progress", "hash"),
-    ("replayed", "set"),
-    ("replays", "hash"),  # Behind the log, which is copied later.
-)
-# Of pages: copied after the end, as far as the pages are known there.
-OF_PAGES: Final = (("waits", "zset"), ("fails", "hash"))
-# Keys that are not copied, none of them about cash: state that ends within minutes, and statistics of this store.
-FLEETING: Final = (
-    "leases", "holders", "refusals", "hosts", "freed", "released", "renewed", "flights", "flightends", "metrics",
-    "barrier", "copied",
-)  # fmt: skip
 log = logging.getLogger("opic.ops")
 
 
@@ -73,10 +54,17 @@ class End:
     """The state of a shard at which its copy ends, read in one transaction."""
 
     head: Head
-    hashes: Mapping[str, Mapping[bytes, bytes]]
+    values: Mapping[str, Any]  # Of the keys that are copied as of this state.
     log_end: int
-    call_ends: Sequence[tuple[bytes, float]]
     last_letter: bytes | None  # The id of the last dead letter.
+
+
+def _read(client: Any, key: Key, keys: Keys) -> Any:
+    """Read a key as a whole, or have a pipeline do so."""
+    name = keys.prefix + key.name
+    if key.kind == ZSET:
+        return client.zrange(name, 0, -1, withscores=True)
+    return {HASH: client.hgetall, SET: client.smembers, STRING: client.get}[key.kind](name)
 
 
 class _Gap(Exception):
@@ -92,7 +80,7 @@ class ShardCopy:
         self._directory, self._backup_id = directory, backup_id
         self._files: dict[str, PartFile] = {}
         self._tries = 0
-        self._settings: list[tuple[str, str, Any]] = []
+        self._settings: list[tuple[Key, Any]] = []
         self._blocks_left = self._copy_blocks()
         self.counts: dict[str, int] = {}  # As of the end: what `check_backup` has to find.
         self._begin("")
@@ -251,15 +239,14 @@ class ShardCopy:
             yield
 
     def read_settings(self) -> None:
-        """Read the keys in SETTINGS."""
-        self._settings = []
-        for name, kind in SETTINGS:
-            key = self.keys.prefix + name
-            if kind == "set":
-                with store_errors():
-                    self._settings.append((name, kind, list(self._client.smembers(key))))
-            elif found := read_hash(self._client, key):
-                self._settings.append((name, kind, found))
+        """Read the keys that may be copied at any time."""
+        with store_errors():
+            self._settings = [
+                (key, read_hash(self._client, self.keys.prefix + key.name))
+                if key.kind == HASH
+                else (key, _read(self._client, key, self.keys))
+                for key in copied_as(ANY_TIME)
+            ]
 
     # At the end.
 
@@ -272,39 +259,33 @@ class ShardCopy:
     def read_end(self) -> End:
         """Read the head and everything that belongs to it."""
         keys = self.keys
-        names = ("books", "offsets", "sent", "meta", "calls")
+        names = copied_as(AT_END)
         with store_errors(), self._client.pipeline(transaction=True) as pipe:
             pipe.hmget(keys.head, "lsn", "digest")
-            for name in names:
-                pipe.hgetall(keys.prefix + name)
-            pipe.get(keys.end)
-            pipe.zrange(keys.call_ends, 0, -1, withscores=True)
+            for key in names:
+                _read(pipe, key, keys)
             pipe.xrevrange(keys.dead, count=1)
             pipe.hlen(keys.page_meta)
             pipe.zcard(keys.seen)
             pipe.zrange(keys.seen, 0, 0, withscores=True)
-            head, *hashes, log_end, call_ends, letters, metas, seen, oldest = pipe.execute()
-        found = dict(zip(names, hashes, strict=True))
+            head, *values, letters, metas, seen, oldest = pipe.execute()
+        found = dict(zip((key.name for key in names), values, strict=True))
         found["offsets"].pop(HOLD, None)
         last = letters[0][0] if letters else None
         self.counts = {"pagemeta": metas, "seen": seen, "seen_from": int(oldest[0][1]) if oldest else 0}
-        self._end = End(head_of(head), found, int(log_end or 0), call_ends, last)
+        self._end = End(head_of(head), found, int(found["end"] or 0), last)
         return self._end
 
     def read_outboxes(self, ends: Sequence[End], renew: Callable[[], object]) -> bool:
         """Write everything that belongs to the head, and the waiting outbox entries; return whether none is missing."""
         self._open("keys")
         file, here = self._files["keys"], self.shard.number
-        for name, kind, value in self._settings:
-            file.put([name, kind, value])
-        for name, value in self._end.hashes.items():
-            file.put([name, "hash", value])
-        file.put(["resume", "hash", self._resume])
-        file.put(["end", "string", b"%d" % self._end.log_end])
-        if self._end.call_ends:
-            file.put(["callends", "zset", [(name, int(score)) for name, score in self._end.call_ends]])
-        for to, count in self._end.hashes["sent"].items():
-            sent, taken = int(count), int(ends[int(to)].hashes["offsets"].get(source_of(here).encode(), 0))
+        at_end = [(key, self._end.values[key.name]) for key in copied_as(AT_END)]
+        for key, value in (*self._settings, *at_end, (Keys.resume, self._resume)):
+            if value:
+                file.put([key.name, key.kind, list(value) if key.kind == SET else value])
+        for to, count in self._end.values["sent"].items():
+            sent, taken = int(count), int(ends[int(to)].values["offsets"].get(source_of(here).encode(), 0))
             found = taken
             for entries in self._entries(self.keys.outbox(int(to)), f"1-{taken}", f"1-{max(sent - 1, 0)}"):
                 file.put([f"out:{int(to)}", "stream", entries])
@@ -323,7 +304,7 @@ class ShardCopy:
         if self.shard.number != LOG_SHARD:
             return True
         self._open("log")
-        at, end, applied = self._log_from, self._end.log_end, AppliedRecords(end.hashes["offsets"] for end in ends)
+        at, end, applied = self._log_from, self._end.log_end, AppliedRecords(end.values["offsets"] for end in ends)
         if at < end:
             for entries in self._entries(self.keys.log, f"1-{at}" if at else "-", f"1-{end - 1}"):
                 first = at
@@ -354,14 +335,14 @@ class ShardCopy:
         return True
 
     def _read_of_pages(self) -> None:
-        """Copy the keys in OF_PAGES. Pages that became known after the end may have other ids in the restored crawl."""
-        for name, kind in OF_PAGES:
-            key = self.keys.prefix + name
-            parts = scan_sorted_set(self._client, key) if kind == "zset" else scan_hash(self._client, key)
+        """Copy the keys of pages. Pages that became known after the end may have other ids in the restored crawl."""
+        for key in copied_as(OF_PAGES):
+            name = self.keys.prefix + key.name
+            parts = scan_sorted_set(self._client, name) if key.kind == ZSET else scan_hash(self._client, name)
             for part in parts:
                 pairs = part if isinstance(part, list) else list(part.items())
                 if known := [(page, value) for page, value in pairs if int(page) < self._pages]:
-                    self._files["keys"].put([name, kind, known if kind == "zset" else dict(known)])
+                    self._files["keys"].put([key.name, key.kind, known if key.kind == ZSET else dict(known)])
 
     def _entries(self, stream: str, first: Any, last: Any) -> Iterable[list[Any]]:
         while True:

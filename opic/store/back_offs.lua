@@ -1,5 +1,5 @@
 -- How leases end: by an event, or by their time; and the back-off of pages whose fetch failed. Part of one library with
--- journal.lua, whose step ends leases, and leases.lua, which says what the keys hold.
+-- journal.lua, whose step ends leases, and leases.lua. The keys are described in keys.py.
 
 local SWEPT_MAX = 1000
 local FLIGHTS_SWEPT_MAX = 1000  -- More than a call adds, so that they do not pile up.
@@ -174,8 +174,7 @@ end_leases = function(keys, fetches, senders, retry, waits_max, asked)
 end
 
 -- End expired leases, up to 1,000 per call; each counts as a failed fetch.
-local function sweep(all, now, retry, waits_max)
-  local keys, flights, ends = {leases = all[1], waits = all[2], fails = all[3], holders = all[12]}, all[8], all[9]
+local function sweep(keys, now, retry, waits_max)
   local text = string.format('%.0f', now)
   local over = redis.call('ZRANGE', keys.leases, '-inf', text, 'BYSCORE', 'LIMIT', 0, SWEPT_MAX, 'WITHSCORES')
   local ids = {}
@@ -193,10 +192,10 @@ local function sweep(all, now, retry, waits_max)
     if keys.holders then end_holders(keys, held, now) end
   end
   forget_waits(keys, now, waits_max, FORGOTTEN_MAX)
-  redis.call('ZREMRANGEBYSCORE', all[4], '-inf', string.format('%.6f', now / 1000000))
-  local landed = redis.call('ZRANGE', ends, '-inf', text, 'BYSCORE', 'LIMIT', 0, FLIGHTS_SWEPT_MAX)
+  redis.call('ZREMRANGEBYSCORE', keys.hosts, '-inf', string.format('%.6f', now / 1000000))
+  local landed = redis.call('ZRANGE', keys.flightends, '-inf', text, 'BYSCORE', 'LIMIT', 0, FLIGHTS_SWEPT_MAX)
   if #landed > 0 then
-    redis.call('HDEL', flights, unpack(landed))
-    redis.call('ZREM', ends, unpack(landed))
+    redis.call('HDEL', keys.flights, unpack(landed))
+    redis.call('ZREM', keys.flightends, unpack(landed))
   end
 end

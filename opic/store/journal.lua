@@ -1,30 +1,12 @@
 -- opic: the server side of cash transfers (the client side is opic/replica/batch.py).
 --
--- A shard is a journal with checkpoints, under one hash tag, opic:{crawl:shard}: --
---   head                  hash: lsn and digest of the journal's last record. An append names the head that it expects.
---                         Field `forgot`: the last record that forgot pages, while blocks or the journal may have URLs
---                         of these; see `trim`
---   journal               stream: entry <lsn>-0 holds one effect in its field r (opic/replica/effect.py)
---   b:<n>, b:names        hashes: blocks of the checkpoint (opic/replica/checkpoint.py)
---   books, offsets        hashes: the totals after the last record; source/partition -> next offset. Field `hold` of
---                         offsets: until this time (microseconds) the shard accepts no deliveries from other shards and
---                         its log is not trimmed, while a backup finishes
---   copied                the last record of the journal that a running backup has copied; expires if the backup dies
---   out:<to>, sent        streams: entries sent to another shard, 1-0, 1-1 ..; hash: shard -> number of entries so far
---   seen                  sorted set: calls with an Idempotency-Key that took effect -> time of their records
---   pagemeta              hash: page -> its metadata, packed (opic/model/page_notes.py); -1 - page -> its other name
---   urls                  hash: page -> its URL, if it was forgotten and is known again: its line in a block may be empty
---   since                 hash: number from 0 -> entries on when pages became known (opic/store/known_since.py)
---   linkseg               hash: segments of the links of pages that were read (opic/replica/stored_links.py)
---   log, end, dead        streams, and the log's end offset: accepted events and dead letters
---   calls, callends       hash, sorted set: Idempotency-Keys of the last day, with what each call has appended
---   metrics               hash: metrics of the workers, and what `step` counts: metadata kept, and what was dropped
---   leases, waits, fails, holders, hosts   see leases.lua
+-- A shard is a journal with checkpoints, under one hash tag; opic/store/keys.py declares its keys.
 --
 -- Rules that keep it exact:
 --   A function runs atomically, but its writes are not rolled back when it fails. So all checks come before the first
 --   write. Records are opaque here: no amount passes through a Lua number, which is a double.
---   Every key is passed in KEYS, so that a cluster refuses a call before it starts, not in its middle.
+--   Every key is passed in KEYS, in any order, so that a cluster refuses a call before it starts, not in its middle. A
+--   function finds keys by their names: keys.journal, keys['out:3'].
 -- At load time there are no globals, not even `string`: only syntax and registrations are allowed at the top level.
 
 local VALUES_MAX = 7000    -- unpack() takes fewer than 8,000.
@@ -33,6 +15,15 @@ local end_leases, end_waits, in_chunks  -- See leases.lua.
 
 local function whole(n, least, most)
   return type(n) == 'number' and n == math.floor(n) and n >= least and n < most
+end
+
+-- A function that takes its keys by their names without the hash tag.
+local function by_name(call)
+  return function(names, args)
+    local keys = {}
+    for i = 1, #names do keys[string.match(names[i], '}:(.*)$')] = names[i] end
+    return call(keys, args)
+  end
 end
 
 -- Compare the head with the one that the caller expects: nil if equal, else {'HEAD', lsn, digest}.
@@ -56,10 +47,10 @@ end
 -- opic_5_init: create a shard, once.  KEYS meta books   ARGV meta-blob books-blob (flat field, value lists)
 -- Returns 1 if it was created, 0 if it existed.
 local function init(keys, args)
-  local blobs = {}
-  for i = 1, 2 do blobs[i] = cmsgpack.unpack(args[i]) end
-  if redis.call('EXISTS', keys[1]) == 1 then return 0 end
-  for i = 1, 2 do redis.call('HSET', keys[i], unpack(blobs[i])) end
+  local meta, books = cmsgpack.unpack(args[1]), cmsgpack.unpack(args[2])
+  if redis.call('EXISTS', keys.meta) == 1 then return 0 end
+  redis.call('HSET', keys.meta, unpack(meta))
+  redis.call('HSET', keys.books, unpack(books))
   return 1
 end
 
@@ -75,24 +66,27 @@ local function closed(meta, era)
 end
 
 -- opic_5_step: append the effect of a batch of events to the journal, exactly once and atomically.
---   KEYS head journal books offsets dead leases waits fails sent seen pagemeta metrics urls refusals, outboxes ..,
---     since if it gets entries, holders if there are senders, or pages to forget
+--   KEYS head journal books offsets dead leases waits fails sent seen pagemeta metrics urls, outboxes ..; since if it
+--     gets entries; holders if there are senders; all keys of pages if pages are forgotten
 --   ARGV expected-lsn expected-digest new-lsn new-digest record retry-seconds blob most-pages-in-waits letter-bytes-max
 --     meta-bytes-max
---   blob = {source/partition, expected offset, next offset, ..;   totals: field, text, ..;
---           fetches: id, 1 if it failed, time (seconds), ..;
---           dead letters: reason, partition, offset, index in an array or '', value, size of the whole value, ..;
---           for each outbox: shard, number, previous digest, entry, ..;
---           calls: time of the record, name, ..;   time before which calls are forgotten;
---           metadata, list of its pages, ..; '' for none;
---           senders, for each fetch: when it was made or reported (microseconds), digest of its crawler's name or '';
---             false for none;
---           waits that were asked for: number of a failed fetch, seconds, ..;   pages whose back-offs end after that;
---           pages to forget, ..;   pages that were forgotten and are known again: id, URL, ..;   entries of `since`}
+--   blob, a map of lists:
+--     advances    source/partition, expected offset, next offset, ..
+--     totals      field, text, ..
+--     fetches     id, 1 if it failed, time (seconds), ..
+--     letters     of dead letters: reason, partition, offset, index in an array or '', value, size of the whole value, ..
+--     outboxes    shard, number, previous digest, entry, ..
+--     calls       time of the record, name, ..; `forget`, a number: the time before which calls are forgotten
+--     metas       metadata, list of its pages, ..; '' for none
+--     senders     for each fetch: when it was made or reported (microseconds), digest of its crawler's name or ''; or {}
+--     asked       number of a failed fetch that asks for a wait, seconds, ..
+--     revived     pages whose back-offs end after that
+--     forgotten   pages to forget
+--     again       pages that were forgotten and are known again: id, URL, ..
+--     since       entries of the key, a string
 -- Returns {'OK'}, or a refusal: {'HEAD', lsn, digest}, {'OFFSET', partition, next}, {'FULL', shard}, {'PAUSED', until}:
 -- a backup holds deliveries from other shards. A head equal to the caller's new one is success: the reply was lost.
 local OUTBOX_MAX = 20000  -- Entries of a few kilobytes: enough for a shard that is unavailable for an hour.
-local FIXED = 14
 local SINCE_BYTES = 1000
 
 -- Whether any partition is an outbox of another shard or the grants: only those have a colon in their names.
@@ -112,60 +106,70 @@ end
 
 local function check_outboxes(keys, outboxes)
   for i = 1, #outboxes, 4 do
-    if type(outboxes[i]) ~= 'string' or type(outboxes[i + 3]) ~= 'string' then
-      return redis.error_reply('OPICARGS bad outbox')
-    end
-    if redis.call('XLEN', keys[FIXED + (i + 3) / 4]) >= OUTBOX_MAX then return {'FULL', outboxes[i]} end
-    if (redis.call('HGET', keys[9], outboxes[i]) or '0') ~= outboxes[i + 1] then
+    local outbox = type(outboxes[i]) == 'string' and keys['out:' .. outboxes[i]]
+    if not outbox or type(outboxes[i + 3]) ~= 'string' then return redis.error_reply('OPICARGS bad outbox') end
+    if redis.call('XLEN', outbox) >= OUTBOX_MAX then return {'FULL', outboxes[i]} end
+    if (redis.call('HGET', keys.sent, outboxes[i]) or '0') ~= outboxes[i + 1] then
       return redis.error_reply('OPICARGS an outbox does not match the journal')
     end
   end
   return nil
 end
 
-local function check_step(keys, args, blob)
-  local advances, totals, fetches, letters, outboxes, calls, forget, metas, senders = unpack(blob, 1, 9)
-  local asked, revived, forgotten, again, since = unpack(blob, 10, 14)
-  for i = 1, #advances, 3 do
-    local next_offset = redis.call('HGET', keys[4], advances[i]) or '0'
-    if next_offset ~= advances[i + 1] then return {'OFFSET', advances[i], next_offset} end
+-- Whether the keys of pages, which a call that forgets some must pass, are there.
+local function all_of_pages(keys)
+  for name in pairs(OF_PAGES) do
+    if not keys[name] then return false end
   end
-  local hold = own(advances) and held(keys[4])
+  return true
+end
+
+local function check_step(keys, args, blob)
+  for i = 1, #blob.advances, 3 do
+    local next_offset = redis.call('HGET', keys.offsets, blob.advances[i]) or '0'
+    if next_offset ~= blob.advances[i + 1] then return {'OFFSET', blob.advances[i], next_offset} end
+  end
+  local hold = own(blob.advances) and held(keys.offsets)
   if hold then return {'PAUSED', hold} end
-  local more = ((senders or #forgotten > 0) and 1 or 0) + (since and #since > 0 and 1 or 0)
-  if #keys ~= FIXED + #outboxes / 4 + more or senders and #senders ~= #fetches / 3 * 2 then
+  local senders, fetches = blob.senders, blob.fetches
+  if #blob.forgotten > 0 and not all_of_pages(keys) or #blob.since > 0 and not keys.since
+    or #senders > 0 and (not keys.holders or #senders ~= #fetches / 3 * 2) then
     return redis.error_reply('OPICARGS keys do not match blob')
   end
-  local refusal = check_outboxes(keys, outboxes)
+  local refusal = check_outboxes(keys, blob.outboxes)
   if refusal then return refusal end
-  for i = 1, #totals, 2 do
-    if not string.find(totals[i + 1], '^%-?%d+$') then return redis.error_reply('OPICARGS bad total') end
+  for i = 1, #blob.totals, 2 do
+    if not string.find(blob.totals[i + 1], '^%-?%d+$') then return redis.error_reply('OPICARGS bad total') end
   end
   for i = 1, #fetches, 3 do
     if not whole(fetches[i], 0, BALANCE) or type(fetches[i + 2]) ~= 'number' then
       return redis.error_reply('OPICARGS bad fetch')
     end
   end
-  for i = 1, #asked, 2 do
-    if not whole(asked[i], 1, #fetches / 3 + 1) or type(asked[i + 1]) ~= 'number' then
+  for i = 1, #blob.asked, 2 do
+    if not whole(blob.asked[i], 1, #fetches / 3 + 1) or type(blob.asked[i + 1]) ~= 'number' then
       return redis.error_reply('OPICARGS bad wait')
     end
   end
-  if not pages_only(revived) or not pages_only(forgotten) then return redis.error_reply('OPICARGS bad page') end
-  for i = 1, #calls, 2 do
-    if type(calls[i]) ~= 'number' or type(calls[i + 1]) ~= 'string' then return redis.error_reply('OPICARGS bad call') end
+  if not pages_only(blob.revived) or not pages_only(blob.forgotten) then return redis.error_reply('OPICARGS bad page') end
+  for i = 1, #blob.calls, 2 do
+    if type(blob.calls[i]) ~= 'number' or type(blob.calls[i + 1]) ~= 'string' then
+      return redis.error_reply('OPICARGS bad call')
+    end
   end
-  for i = 1, #metas, 2 do
-    if type(metas[i]) ~= 'string' or type(metas[i + 1]) ~= 'table' then return redis.error_reply('OPICARGS bad metadata') end
-    if not pages_only(metas[i + 1], -BALANCE) then return redis.error_reply('OPICARGS bad metadata') end
+  for i = 1, #blob.metas, 2 do
+    local metas, pages = blob.metas[i], blob.metas[i + 1]
+    if type(metas) ~= 'string' or type(pages) ~= 'table' or not pages_only(pages, -BALANCE) then
+      return redis.error_reply('OPICARGS bad metadata')
+    end
   end
-  for i = 1, #again, 2 do
-    if not whole(again[i], 0, BALANCE) or type(again[i + 1]) ~= 'string' then
+  for i = 1, #blob.again, 2 do
+    if not whole(blob.again[i], 0, BALANCE) or type(blob.again[i + 1]) ~= 'string' then
       return redis.error_reply('OPICARGS bad URL')
     end
   end
   local numbers = tonumber(args[6]) and tonumber(args[9]) and tonumber(args[10])
-  if not numbers or #letters % 6 ~= 0 or type(forget) ~= 'number' or #args[5] == 0 then
+  if not numbers or #blob.letters % 6 ~= 0 or type(blob.forget) ~= 'number' or #args[5] == 0 then
     return redis.error_reply('OPICARGS bad record, retry, letters or time')
   end
   return nil
@@ -173,13 +177,10 @@ end
 
 -- Delete what is kept of pages by their ids, apart from the journal's replicas. Their metadata goes with `metas`.
 local function forget_pages(keys, pages)
-  local ids = {}
-  for i, page in ipairs(pages) do ids[i] = string.format('%.0f', page) end
-  for _, name in ipairs({'leases', 'waits'}) do
-    in_chunks(ids, function(_, ...) redis.call('ZREM', keys[name], ...) end)
-  end
-  for _, name in ipairs({'fails', 'holders', 'urls', 'refusals'}) do
-    in_chunks(ids, function(_, ...) redis.call('HDEL', keys[name], ...) end)
+  for name, how in pairs(OF_PAGES) do
+    local ids = {}
+    for i, page in ipairs(pages) do ids[i] = string.format('%.0f', how[2] > 0 and page % how[2] or page) end
+    in_chunks(ids, function(_, ...) redis.call(how[1], keys[name], ...) end)
   end
 end
 
@@ -192,38 +193,33 @@ local function note_since(key, entries)
 end
 
 local function step(keys, args)
-  local head, journal, books, offsets, dead, sent, seen = keys[1], keys[2], keys[3], keys[4], keys[5], keys[9], keys[10]
-  local other = moved(head, args[1], args[2])
+  local other = moved(keys.head, args[1], args[2])
   if other then return other[2] == args[3] and other[3] == args[4] and {'OK'} or other end
   local blob = cmsgpack.unpack(args[7])
   local refusal = check_step(keys, args, blob)
   if refusal then return refusal end
-  local advances, totals, fetches, letters, outboxes, calls, forget, metas, senders = unpack(blob, 1, 9)
-  local asked, revived, forgotten, again, since = unpack(blob, 10, 14)
 
-  redis.call('XADD', journal, args[3] .. '-0', 'r', args[5])
-  redis.call('HSET', head, 'lsn', args[3], 'digest', args[4])
-  for i = 1, #advances, 3 do redis.call('HSET', offsets, advances[i], advances[i + 2]) end
-  redis.call('HSET', books, unpack(totals))
-  local lease_keys = {leases = keys[6], waits = keys[7], fails = keys[8], holders = senders and keys[#keys]}
-  end_leases(lease_keys, fetches, senders, tonumber(args[6]), tonumber(args[8]), asked)
-  end_waits(lease_keys, revived)
-  keep_letters(dead, keys[12], letters, tonumber(args[9]))
-  for i = 1, #outboxes, 4 do
-    redis.call('HINCRBY', sent, outboxes[i], 1)
-    redis.call('XADD', keys[FIXED + (i + 3) / 4], '1-' .. outboxes[i + 1], 'p', outboxes[i + 2], 'v', outboxes[i + 3])
+  redis.call('XADD', keys.journal, args[3] .. '-0', 'r', args[5])
+  redis.call('HSET', keys.head, 'lsn', args[3], 'digest', args[4])
+  for i = 1, #blob.advances, 3 do redis.call('HSET', keys.offsets, blob.advances[i], blob.advances[i + 2]) end
+  redis.call('HSET', keys.books, unpack(blob.totals))
+  end_leases(keys, blob.fetches, blob.senders, tonumber(args[6]), tonumber(args[8]), blob.asked)
+  end_waits(keys, blob.revived)
+  keep_letters(keys, blob.letters, tonumber(args[9]))
+  for i = 1, #blob.outboxes, 4 do
+    local to, number, previous, entry = unpack(blob.outboxes, i, i + 3)
+    redis.call('HINCRBY', keys.sent, to, 1)
+    redis.call('XADD', keys['out:' .. to], '1-' .. number, 'p', previous, 'v', entry)
   end
-  keep_metas(keys[11], keys[12], metas, tonumber(args[10]))
-  for i = 1, #calls, 2 do redis.call('ZADD', seen, string.format('%.0f', calls[i]), calls[i + 1]) end
-  if #forgotten > 0 then
-    local of_pages = {leases = keys[6], waits = keys[7], fails = keys[8], urls = keys[13], refusals = keys[14]}
-    of_pages.holders = keys[#keys]
-    forget_pages(of_pages, forgotten)
-    redis.call('HSET', head, 'forgot', args[3])
+  keep_metas(keys, blob.metas, tonumber(args[10]))
+  for i = 1, #blob.calls, 2 do redis.call('ZADD', keys.seen, string.format('%.0f', blob.calls[i]), blob.calls[i + 1]) end
+  if #blob.forgotten > 0 then
+    forget_pages(keys, blob.forgotten)
+    redis.call('HSET', keys.head, 'forgot', args[3])
   end
-  for i = 1, #again, 2 do redis.call('HSET', keys[13], string.format('%.0f', again[i]), again[i + 1]) end
-  if since and #since > 0 then note_since(keys[FIXED + #outboxes / 4 + 1], since) end
-  if #calls > 0 then redis.call('ZREMRANGEBYSCORE', seen, '-inf', string.format('%.0f', forget)) end
+  for i = 1, #blob.again, 2 do redis.call('HSET', keys.urls, string.format('%.0f', blob.again[i]), blob.again[i + 1]) end
+  if #blob.since > 0 then note_since(keys.since, blob.since) end
+  if #blob.calls > 0 then redis.call('ZREMRANGEBYSCORE', keys.seen, '-inf', string.format('%.0f', blob.forget)) end
   return {'OK'}
 end
 
@@ -255,15 +251,15 @@ end
 --     field, value ..
 -- Returns {'OK'}, {'HEAD', lsn, digest} or {'V', v}.
 local function links(keys, args)
-  local other = moved(keys[1], args[1], args[2])
+  local other = moved(keys.head, args[1], args[2])
   if other then return other end
-  local v = redis.call('HGET', keys[2], 'v') or '0'
+  local v = redis.call('HGET', keys.linkseg, 'v') or '0'
   if v ~= args[3] then return {'V', v} end
   local deleted = tonumber(args[4])
   local first = whole(deleted, 0, VALUES_MAX) and 5 + deleted
   if not first or #args < first or (#args - first) % 2 ~= 1 then return redis.error_reply('OPICARGS bad segments') end
-  if deleted > 0 then redis.call('HDEL', keys[2], unpack(args, 5, 4 + deleted)) end
-  redis.call('HSET', keys[2], unpack(args, first))
+  if deleted > 0 then redis.call('HDEL', keys.linkseg, unpack(args, 5, 4 + deleted)) end
+  redis.call('HSET', keys.linkseg, unpack(args, first))
   return {'OK'}
 end
 
@@ -273,44 +269,45 @@ end
 -- begins with the record that forgot the last of them. Trimming frees memory, so it is allowed when the server is out
 -- of memory. Returns {'OK', the first record that may be left} or {'HEAD', lsn, digest}.
 local function trim(keys, args)
-  local other = moved(keys[1], args[1], args[2])
+  local other = moved(keys.head, args[1], args[2])
   if other then return other end
-  local least = math.min(tonumber(args[3]), tonumber(args[1]), tonumber(redis.call('GET', keys[3]) or args[1]) + 1)
-  redis.call('XTRIM', keys[2], 'MINID', string.format('%.0f-0', least))
-  local forgot = tonumber(redis.call('HGET', keys[1], 'forgot') or 0)
-  if forgot > 0 and forgot <= math.min(tonumber(args[4]), least) then redis.call('HDEL', keys[1], 'forgot') end
+  local least = math.min(tonumber(args[3]), tonumber(args[1]), tonumber(redis.call('GET', keys.copied) or args[1]) + 1)
+  redis.call('XTRIM', keys.journal, 'MINID', string.format('%.0f-0', least))
+  local forgot = tonumber(redis.call('HGET', keys.head, 'forgot') or 0)
+  if forgot > 0 and forgot <= math.min(tonumber(args[4]), least) then redis.call('HDEL', keys.head, 'forgot') end
   return {'OK', string.format('%.0f', least)}
 end
 
 -- opic_5_trim_outbox: trim entries of an outbox that have taken effect, unless a backup was restored since they did.
---   KEYS outbox meta   ARGV offset era
+--   KEYS out:<to> meta   ARGV to offset era
 local function trim_outbox(keys, args)
-  if closed(keys[2], args[2]) then return 0 end
-  return redis.call('XTRIM', keys[1], 'MINID', '1-' .. args[1])
+  if closed(keys.meta, args[3]) then return 0 end
+  return redis.call('XTRIM', keys['out:' .. args[1]], 'MINID', '1-' .. args[2])
 end
 
 -- opic_5_resume: move a partition's resume point forward, unless it is below `least`.
---   KEYS resume meta; a crawl of one shard has its resume points in `offsets`
+--   KEYS resume meta; a crawl of one shard has its resume points in `offsets`, which it passes instead
 --   ARGV source/partition next-offset least era shard offset shard offset ..; a `least` of -1 also allows moving it back
 -- The fields source/partition@shard record the partition's next offset in each shard. If a shard is later found below
 -- its field, the shard's server lost writes.
 -- Returns the previous resume point. If it is below `least`, a server lost writes, and the records in between were not
 -- read again yet. 'ERA' if a backup is being restored, or was restored since `era` was read.
 local function resume(keys, args)
-  if closed(keys[2], args[4]) then return 'ERA' end
-  local now = redis.call('HGET', keys[1], args[1]) or '0'
+  local points = keys.resume or keys.offsets
+  if closed(keys.meta, args[4]) then return 'ERA' end
+  local now = redis.call('HGET', points, args[1]) or '0'
   local at, to, least = tonumber(now), tonumber(args[2]), tonumber(args[3])
   if least == -1 or (at >= least and to > at) then
-    redis.call('HSET', keys[1], args[1], args[2])
-    for i = 5, #args, 2 do redis.call('HSET', keys[1], args[1] .. '@' .. args[i], args[i + 1]) end
+    redis.call('HSET', points, args[1], args[2])
+    for i = 5, #args, 2 do redis.call('HSET', points, args[1] .. '@' .. args[i], args[i + 1]) end
   end
   return now
 end
 
-redis.register_function('opic_5_init', init)
-redis.register_function('opic_5_resume', resume)
-redis.register_function('opic_5_step', step)
+redis.register_function('opic_5_init', by_name(init))
+redis.register_function('opic_5_resume', by_name(resume))
+redis.register_function('opic_5_step', by_name(step))
 redis.register_function('opic_5_blocks', blocks)
-redis.register_function('opic_5_links', links)
-redis.register_function{function_name='opic_5_trim_outbox', callback=trim_outbox, flags={'allow-oom'}}
-redis.register_function{function_name='opic_5_trim', callback=trim, flags={'allow-oom'}}
+redis.register_function('opic_5_links', by_name(links))
+redis.register_function{function_name='opic_5_trim_outbox', callback=by_name(trim_outbox), flags={'allow-oom'}}
+redis.register_function{function_name='opic_5_trim', callback=by_name(trim), flags={'allow-oom'}}

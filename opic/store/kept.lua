@@ -1,5 +1,5 @@
 -- What a step keeps for people and crawlers, each within its bytes: the metadata of pages, and dead letters. Both are
--- outside the journal's replicas; what is dropped is counted in `metrics` (the keys are described in journal.lua).
+-- outside the journal's replicas; what is dropped is counted in `metrics` (the keys are described in keys.py).
 
 local LETTER_BYTES = 128  -- Of an entry besides its reason and its value; about as much is measured.
 local LETTERS_KEPT_MAX = 100000
@@ -9,8 +9,9 @@ local META_BYTES = 64  -- Of an entry besides its value.
 -- Keep the metadata of pages {metadata, pages, ..}; '' deletes it. The counted bytes stay below `most`: what does not
 -- fit is dropped and counted, and so is what the page had before, which would be taken for its last. What a restore
 -- wrote counts once it is replaced.
-local function keep_metas(key, metrics, metas, most)
+local function keep_metas(keys, metas, most)
   if #metas == 0 then return end
+  local key, metrics = keys.pagemeta, keys.metrics
   local kept, dropped = tonumber(redis.call('HGET', metrics, 'meta_bytes') or 0), 0
   for i = 1, #metas, 2 do
     local size = metas[i] ~= '' and #metas[i] + META_BYTES or 0
@@ -50,8 +51,9 @@ end
 
 -- Add dead letters {reason, partition, offset, index, value, size of the whole value, ..}; drop the oldest while all take more than `most` bytes, or are
 -- too many, but never the newest. Letters go oldest first, so all together take the difference of two counts.
-local function keep_letters(dead, metrics, letters, most)
+local function keep_letters(keys, letters, most)
   if #letters == 0 then return end
+  local dead, metrics = keys.dead, keys.metrics
   local total = letters_total(dead)
   for i = 1, #letters, 6 do
     local fields = {'opic-error', letters[i], 'opic-topic', 'log', 'opic-partition', letters[i + 1], 'opic-offset',

@@ -1,69 +1,120 @@
-"""Redis key names of a shard.
+"""The keys of a shard: each is declared once, here, with its type and what becomes of it in a backup.
+
+From these rows follow the names that Python and the Lua functions use, what a backup copies and a restore writes, what
+is removed with a forgotten page, and the table in docs/architecture.md.
 
 All keys of a shard have the hash tag {crawl:shard}, so that a call touches only one slot of a cluster.
 """
 
 import re
-from typing import Final
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any, Final, Self, overload
 
 from opic.errors import SettingsError
 
 FORMAT: Final = "5"  # Format version of keys, journal and checkpoint. Other versions are refused.
-# The other keys of a shard are called as their attributes are, without underscores.
-OTHER_NAMES: Final = {
-    "names_block": "b:names",
-    "known_since": "since",
-    "link_segments": "linkseg",
-    "local_lists": "local",
-}
 CRAWL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+HASH, ZSET, SET, STREAM, STRING = "hash", "zset", "set", "stream", "string"
+
+
+class Copied(Enum):
+    """How a backup copies a key."""
+
+    FILES = "in parts of the files of their own"
+    AT_END = "as of the head of the copy"
+    ANY_TIME = "at any time: it does not depend on records"
+    OF_PAGES = "after the end, as far as its pages are known there"
+    NOT = "not: it ends within minutes, or is statistics of this store; never about cash"
+
+
+FILES, AT_END, ANY_TIME, OF_PAGES, NOT = Copied
+
+
+class Key:
+    """A key of a shard; an attribute of `Keys`, where it is the key's full name."""
+
+    def __init__(
+        self, kind: str, copied: Copied, purpose: str, *, name: str = "", forgets: bool = False, slots: int = 0
+    ) -> None:
+        """Declare a key.
+
+        Args:
+            kind: its type in Redis.
+            copied: how a backup copies it.
+            purpose: what it holds.
+            name: its name; by default that of the attribute, without underscores.
+            forgets: whether its members, or fields, are page ids, which are removed with a forgotten page.
+            slots: these are the ids modulo this number, if it is not 0.
+        """
+        self.kind, self.copied, self.purpose, self.name = kind, copied, purpose, name
+        self.forgets, self.slots = forgets, slots
+
+    def __set_name__(self, owner: type, attribute: str) -> None:
+        """Take the name of the attribute."""
+        self.name = self.name or attribute.replace("_", "")
+
+    @overload
+    def __get__(self, keys: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, keys: "Keys", owner: type) -> str: ...
+    def __get__(self, keys: "Keys | None", owner: type) -> "Self | str":
+        """Return the full name in a shard."""
+        return self if keys is None else keys.prefix + self.name
 
 
 class Keys:
     """The names of one shard's keys."""
 
-    meta: str
-    books: str
-    offsets: str
-    head: str
-    journal: str
-    names_block: str
-    log: str
-    end: str
-    dead: str
-    replayed: str
-    rules: str
-    calls: str
-    call_ends: str
-    metrics: str
-    curve: str
-    progress: str
-    sent: str
-    seen: str
-    page_meta: str
-    known_since: str
-    urls: str
-    link_segments: str
-    resume: str
-    leases: str
-    waits: str
-    fails: str
-    holders: str
-    refusals: str
-    replays: str
-    hosts: str
-    freed: str
-    renewed: str
-    released: str
-    polite: str
-    crawl_delays: str
-    blocks: str
-    limits: str
-    flights: str
-    flight_ends: str
-    barrier: str
-    copied: str
-    local_lists: str
+    # The state of the pages, and what keeps it exact.
+    head = Key(HASH, FILES, "LSN and digest of the last record; `forgot`: the last one that forgot pages, see `trim`")
+    journal = Key(STREAM, FILES, "records that not every block contains, and always the last one: `<lsn>-0`, field `r`")
+    any_block = Key(HASH, FILES, "4,080 pages as of the record in `l`; see `opic/replica/checkpoint.py`", name="b:<n>")
+    names_block = Key(HASH, FILES, "all that is not per page, as of the record in `l`: hosts, series", name="b:names")
+    books = Key(HASH, AT_END, "totals after the last record, for readers that need nothing else")
+    offsets = Key(HASH, AT_END, "source/partition → next offset; `hold`: until when a backup stops deliveries")
+    meta = Key(HASH, AT_END, "format version, the fixed settings of the crawl, its secret; its era: see `closed`")
+    any_outbox = Key(STREAM, FILES, "cash sent to a shard: `1-0` .., each with the digest before it", name="out:<to>")
+    sent = Key(HASH, AT_END, "shard → number of entries sent to it so far")
+    resume = Key(HASH, FILES, "source/partition → where to resume; with @shard → offset there that it is based on")
+    link_segments = Key(HASH, FILES, "links of pages as last read; see `opic/replica/stored_links.py`", name="linkseg")
+    # What records say of pages beside their columns.
+    page_meta = Key(HASH, FILES, "page → the last metadata given for it, packed; -1 - page → its other name")
+    urls = Key(HASH, FILES, "page forgotten and known again → its URL, which its block may lack", forgets=True)
+    known_since = Key(HASH, ANY_TIME, "number from 0 → times and pages that became known then", name="since")
+    # The log, in shard 0, and what keeps each event once.
+    log = Key(STREAM, FILES, "accepted records")
+    end = Key(STRING, AT_END, "end of the log")
+    calls = Key(HASH, AT_END, "digest of an Idempotency-Key of the last day → body's digest, terms, values appended")
+    call_ends = Key(ZSET, AT_END, "digest of an Idempotency-Key → when it ends")
+    seen = Key(ZSET, FILES, "call with an Idempotency-Key that took effect → time of its record, for two days")
+    dead = Key(STREAM, FILES, "dead letters")
+    replayed = Key(SET, ANY_TIME, "dead letters on Kafka that were replayed, as partition-offset; in shard 0")
+    replays = Key(HASH, ANY_TIME, "digest of a replayed archive's beginning → run, offset, records; in shard 0")
+    # What pages and hosts may do, by the server's clock: microseconds in leases, renewed and flightends, else seconds.
+    leases = Key(ZSET, NOT, "page → end of its lease", forgets=True)
+    holders = Key(HASH, NOT, "leased page → start, its crawler, crawlers of earlier leases without event", forgets=True)
+    renewed = Key(ZSET, NOT, "page-end of a lease as it was granted → its present end; its token stays the same")
+    released = Key(ZSET, NOT, "released page → `n` of `freed` at its release; the last 10,000")
+    waits = Key(ZSET, OF_PAGES, "page in back-off → when it may be offered again", forgets=True)
+    fails = Key(HASH, OF_PAGES, "page → failed fetches in a row", forgets=True)
+    refusals = Key(HASH, NOT, "page modulo 10,000 → why the event of its lease was refused", forgets=True, slots=10_000)
+    hosts = Key(ZSET, NOT, "host → when its next page may be leased")
+    flights = Key(HASH, NOT, "host with a cap → its leased pages, with the ends of their leases")
+    flight_ends = Key(ZSET, NOT, "host in `flights` → the last of those ends")
+    freed = Key(HASH, NOT, "`n` counts early releases; who is below `whole` reads all again, below `limits` these")
+    polite = Key(HASH, ANY_TIME, "host → `delay cap` or `delay cap revisit` of an operator; `-` is the default")
+    crawl_delays = Key(HASH, ANY_TIME, "host → delay from its robots.txt")
+    blocks = Key(HASH, ANY_TIME, "host → when its next page may be leased, as a crawler or an operator said")
+    limits = Key(HASH, ANY_TIME, "host → how many of its pages may be read; endpoints count them")
+    # The rest.
+    rules = Key(HASH, ANY_TIME, "URL rules and trap thresholds, and their version; in shard 0")
+    local_lists = Key(HASH, FILES, "domain → its last ranked list; `=domain` → its counts; in shard 0", name="local")
+    curve = Key(HASH, ANY_TIME, "the error bound at each sixteenth of a doubling of the rounds; in shard 0")
+    progress = Key(HASH, ANY_TIME, "the counts of pages at the same points; in shard 0")
+    metrics = Key(HASH, NOT, "what workers' steps took; bytes of metadata; what was dropped of it and of dead letters")
+    barrier = Key(STRING, NOT, "written before waiting for replicas")
+    copied = Key(STRING, NOT, "the last record that a running backup has copied: no later one is trimmed; expires")
 
     def __init__(self, crawl: str, shard: int) -> None:
         """Name the keys of a shard.
@@ -75,12 +126,14 @@ class Keys:
             raise SettingsError(f"OPIC_CRAWL={crawl!r}: a crawl's name is 1 to 64 letters, digits, '_', '.' or '-'")
         self.crawl, self.shard = crawl, shard
         self.prefix = f"opic:{{{crawl}:{shard}}}:"
-        for name in NAMES:
-            setattr(self, name, self.prefix + OTHER_NAMES.get(name, name.replace("_", "")))
 
     def names(self) -> list[str]:
         """Return the names of all keys that a shard has once at most."""
-        return [getattr(self, name) for name in NAMES]
+        return [self.prefix + key.name for key in KEYS if "<" not in key.name]
+
+    def of_pages(self) -> list[str]:
+        """Return the keys of which a forgotten page is removed."""
+        return [self.prefix + key.name for key in KEYS if key.forgets]
 
     def block(self, number: int) -> str:
         """Return the key of a block of the checkpoint."""
@@ -91,4 +144,21 @@ class Keys:
         return f"{self.prefix}out:{to}"
 
 
-NAMES: Final = tuple(Keys.__annotations__)
+KEYS: Final = tuple(key for key in vars(Keys).values() if isinstance(key, Key))
+
+
+def copied_as(how: Copied) -> list[Key]:
+    """Return the keys that a backup copies in one way."""
+    return [key for key in KEYS if key.copied is how]
+
+
+def of_call(function: str, names: Iterable[str], *arguments: Any) -> list[Any]:
+    """Return a call of a function of the library. Lua finds the keys by their names, in any order."""
+    keys = list(names)
+    return ["FCALL", f"opic_{FORMAT}_{function}", len(keys), *keys, *arguments]
+
+
+def lua_tables() -> str:
+    """Return what the functions know of the keys of pages: how a page is removed, and its number there, if modulo."""
+    rows = [f"{key.name} = {{'{'ZREM' if key.kind == ZSET else 'HDEL'}', {key.slots}}}" for key in KEYS if key.forgets]
+    return f"local OF_PAGES = {{{', '.join(rows)}}}"

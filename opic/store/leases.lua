@@ -1,20 +1,5 @@
--- Leases and politeness: the server side of opic/frontier. This file, journal.lua and back_offs.lua are one library. Times
--- are those of the server, so that several endpoints agree: microseconds in `leases`, elsewhere seconds.
---
---   leases      sorted set: page -> end of its lease        waits  sorted set: page -> when it may be offered again
---   fails       hash: page -> consecutive failed fetches    hosts  sorted set: host -> when its next page may be leased
---   holders     hash: leased page -> start of its lease, digest of its crawler's name, those of crawlers whose earlier
---               leases of the page no event of theirs has ended ..; without a lease 0, NOBODY, and the latter
---   polite      hash: host -> "delay cap" or "delay cap revisit", set by an operator; '-' means the default setting
---   crawldelays hash: host -> delay in seconds from its robots.txt
---   blocks      hash: host -> when its next page may be leased, as a crawler or an operator said
---   limits      hash: host -> how many of its pages may be read; endpoints count them
---   flights     hash: host with a cap -> its leased pages, with the ends of their leases
---   flightends  sorted set: host in flights -> the last of those ends
---   freed       hash: n counts early releases of pages and hosts; a reader whose count is below `whole` must read all
---               leases, waits, hosts and limits again, below `limits` the limits
---   renewed     sorted set: page-end of a lease as it was granted -> its present end; its token stays the same
---   released    sorted set: released page -> n at its release; the last RELEASED_MAX pages
+-- Leases and politeness: the server side of opic/frontier. This file, journal.lua and back_offs.lua are one library; keys.py
+-- describes the keys. Times are those of the server, so that several endpoints agree.
 
 local RELEASED_MAX = 10000
 
@@ -32,10 +17,10 @@ end
 
 -- The pages of a host that are in flight: leased pages whose leases still run unchanged.
 local function in_flight(keys, host, now)
-  local packed, found = redis.call('HGET', keys[8], host), {}
+  local packed, found = redis.call('HGET', keys.flights, host), {}
   local pages = packed and cmsgpack.unpack(packed) or {}
   for i = 1, #pages, 2 do
-    local score = tonumber(redis.call('ZSCORE', keys[1], pages[i]))
+    local score = tonumber(redis.call('ZSCORE', keys.leases, pages[i]))
     if score == pages[i + 1] and score > now then found[#found + 1], found[#found + 2] = pages[i], pages[i + 1] end
   end
   return found
@@ -45,11 +30,11 @@ end
 local function politeness_of(keys, host, delay, cap, some_polite, some_delays)
   local set_delay, set_cap
   if some_polite then
-    set_delay, set_cap = string.match(redis.call('HGET', keys[6], host) or '', '^(%S+) (%S+)')
+    set_delay, set_cap = string.match(redis.call('HGET', keys.polite, host) or '', '^(%S+) (%S+)')
     set_delay, set_cap = tonumber(set_delay), tonumber(set_cap)
   end
   if not set_delay and some_delays then
-    delay = math.max(delay, tonumber(redis.call('HGET', keys[7], host)) or 0)
+    delay = math.max(delay, tonumber(redis.call('HGET', keys.crawldelays, host)) or 0)
   end
   return set_delay or delay, set_cap or cap
 end
@@ -69,10 +54,10 @@ end
 
 -- Until when a host is blocked, in microseconds; nil if it is not. What is over is forgotten.
 local function take_block(keys, host, now)
-  local till = redis.call('HGET', keys[13], host)
+  local till = redis.call('HGET', keys.blocks, host)
   if not till then return nil end
   if tonumber(till) * 1000000 > now then return tonumber(till) * 1000000 end
-  redis.call('HDEL', keys[13], host)
+  redis.call('HDEL', keys.blocks, host)
   return nil
 end
 
@@ -119,16 +104,16 @@ end
 
 -- Write the new leases {end, id, ..}, the next free time of hosts, and the pages in flight of hosts with a limit.
 local function take_write(keys, out, plan, now)
-  if keys[12] then take_note(keys[12], out, plan.pages, now) end
-  in_chunks(out, function(_, ...) redis.call('ZADD', keys[1], ...) end)
+  if keys.holders then take_note(keys.holders, out, plan.pages, now) end
+  in_chunks(out, function(_, ...) redis.call('ZADD', keys.leases, ...) end)
   local rests = {}
   for host, free in pairs(plan.next_of) do rests[#rests + 1], rests[#rests + 2] = string.format('%.6f', free), host end
-  in_chunks(rests, function(_, ...) redis.call('ZADD', keys[4], ...) end)
+  in_chunks(rests, function(_, ...) redis.call('ZADD', keys.hosts, ...) end)
   for host, pages in pairs(plan.flying) do
     local last = 0
     for at = 2, #pages, 2 do last = math.max(last, pages[at]) end
-    redis.call('HSET', keys[8], host, cmsgpack.pack(pages))
-    redis.call('ZADD', keys[9], string.format('%.0f', last), host)
+    redis.call('HSET', keys.flights, host, cmsgpack.pack(pages))
+    redis.call('ZADD', keys.flightends, string.format('%.0f', last), host)
   end
 end
 
@@ -166,16 +151,16 @@ local function take(keys, args)
 
   local now = now_us()
   sweep(keys, now, retry, tonumber(args[5]))
-  local there = redis.call('HMGET', keys[10], 'lsn', 'digest')
-  local freed = redis.call('HGET', keys[5], 'n') or '0'
+  local there = redis.call('HMGET', keys.head, 'lsn', 'digest')
+  local freed = redis.call('HGET', keys.freed, 'n') or '0'
   if there[2] == 'restoring' or (known and known ~= freed) then ids = {} end
-  local running = redis.call('ZCOUNT', keys[1], '(' .. string.format('%.0f', now), '+inf')
+  local running = redis.call('ZCOUNT', keys.leases, '(' .. string.format('%.0f', now), '+inf')
 
   local granted, refused, out = {}, {}, {}
   local plan = {pages = {}, next_of = {}, flying = {}, given = {}, each = each}
-  plan.leases, plan.waits, plan.hosts = scores_of(keys[1], ids), scores_of(keys[2], ids), scores_of(keys[4], names)
-  plan.some_blocks = redis.call('EXISTS', keys[13]) == 1
-  local some_polite, some_delays = redis.call('EXISTS', keys[6]) == 1, redis.call('EXISTS', keys[7]) == 1
+  plan.leases, plan.waits, plan.hosts = scores_of(keys.leases, ids), scores_of(keys.waits, ids), scores_of(keys.hosts, names)
+  plan.some_blocks = redis.call('EXISTS', keys.blocks) == 1
+  local some_polite, some_delays = redis.call('EXISTS', keys.polite) == 1, redis.call('EXISTS', keys.crawldelays) == 1
   local request, left, until_us, until_text = 0, 0, nil, nil
   for i = 1, #ids do
     while left == 0 and requests[2 * request + 1] do
@@ -203,8 +188,8 @@ local function take(keys, args)
     end
   end
   take_write(keys, out, plan, now)
-  local stamp = {there[1] or '', there[2] or '', freed, redis.call('ZCARD', keys[1])}
-  return {now, stamp, running + #out / 2, granted, refused, take_metas(keys[11], granted, ids)}
+  local stamp = {there[1] or '', there[2] or '', freed, redis.call('ZCARD', keys.leases)}
+  return {now, stamp, running + #out / 2, granted, refused, take_metas(keys.pagemeta, granted, ids)}
 end
 
 -- opic_5_held: read a sorted set in parts.  KEYS set   ARGV least ('-inf' or '(' score), count, members, scores
@@ -257,24 +242,24 @@ local function renew(keys, args)
   local now, done = now_us(), {}
   local until_us = math.floor(now + tonumber(args[1]) * 1000000)
   local text = string.format('%.0f', until_us)
-  redis.call('ZREMRANGEBYSCORE', keys[2], '-inf', string.format('%.0f', now))
+  redis.call('ZREMRANGEBYSCORE', keys.renewed, '-inf', string.format('%.0f', now))
   for i = 2, #args, 3 do
     local id, host = args[i], args[i + 2]
-    local last = present_end(keys[1], keys[2], id, args[i + 1])
+    local last = present_end(keys.leases, keys.renewed, id, args[i + 1])
     local runs = last ~= nil and last > now
     done[#done + 1] = runs and 1 or 0
-    local packed = runs and redis.call('HGET', keys[3], host)
+    local packed = runs and redis.call('HGET', keys.flights, host)
     if runs then
-      redis.call('ZADD', keys[1], text, id)
-      redis.call('ZADD', keys[2], text, id .. '-' .. args[i + 1])
+      redis.call('ZADD', keys.leases, text, id)
+      redis.call('ZADD', keys.renewed, text, id .. '-' .. args[i + 1])
     end
     if packed then
       local pages = cmsgpack.unpack(packed)
       for at = 1, #pages, 2 do
         if pages[at] == id and pages[at + 1] == last then pages[at + 1] = until_us end
       end
-      redis.call('HSET', keys[3], host, cmsgpack.pack(pages))
-      redis.call('ZADD', keys[4], 'GT', text, host)
+      redis.call('HSET', keys.flights, host, cmsgpack.pack(pages))
+      redis.call('ZADD', keys.flightends, 'GT', text, host)
     end
   end
   return {until_us, done}
@@ -286,14 +271,14 @@ end
 local function release(keys, args)
   local released, now = {}, now_us()
   for i = 1, #args, 2 do
-    if present_end(keys[1], keys[6], args[i], args[i + 1]) then
-      redis.call('ZREM', keys[1], args[i])
+    if present_end(keys.leases, keys.renewed, args[i], args[i + 1]) then
+      redis.call('ZREM', keys.leases, args[i])
       released[#released + 1] = args[i]
     end
   end
-  if #released > 0 then note_released(keys[2], keys[3], released) end
-  end_holders({waits = keys[4], holders = keys[5]}, read_holders(keys[5], released), now)
-  return {tonumber(redis.call('HGET', keys[2], 'n') or 0), released}
+  if #released > 0 then note_released(keys.freed, keys.released, released) end
+  end_holders({waits = keys.waits, holders = keys.holders}, read_holders(keys.holders, released), now)
+  return {tonumber(redis.call('HGET', keys.freed, 'n') or 0), released}
 end
 
 -- opic_5_polite: replace all rules for hosts.  KEYS polite freed   ARGV host rule ..
@@ -302,10 +287,10 @@ local function polite(keys, args)
   for i = 2, #args, 2 do
     if not string.match(args[i], '^%S+ %S+$') and not string.match(args[i], '^%S+ %S+ %S+$') then return redis.error_reply('OPICARGS bad rule') end
   end
-  local before = redis.call('HGETALL', keys[1])
-  for i = 1, #before, 2 do redis.call('HDEL', keys[1], before[i]) end
-  for i = 1, #args, 2 do redis.call('HSET', keys[1], args[i], args[i + 1]) end
-  redis.call('HSET', keys[2], 'whole', redis.call('HINCRBY', keys[2], 'n', 1))
+  local before = redis.call('HGETALL', keys.polite)
+  for i = 1, #before, 2 do redis.call('HDEL', keys.polite, before[i]) end
+  for i = 1, #args, 2 do redis.call('HSET', keys.polite, args[i], args[i + 1]) end
+  redis.call('HSET', keys.freed, 'whole', redis.call('HINCRBY', keys.freed, 'n', 1))
   return #args / 2
 end
 
@@ -314,8 +299,8 @@ end
 local function delays(keys, args)
   for i = 1, #args, 2 do
     local seconds = tonumber(args[i + 1]) ~= 0 and args[i + 1]
-    if redis.call('HGET', keys[1], args[i]) ~= seconds then
-      if seconds then redis.call('HSET', keys[1], args[i], seconds) else redis.call('HDEL', keys[1], args[i]) end
+    if redis.call('HGET', keys.crawldelays, args[i]) ~= seconds then
+      if seconds then redis.call('HSET', keys.crawldelays, args[i], seconds) else redis.call('HDEL', keys.crawldelays, args[i]) end
     end
   end
   return #args / 2
@@ -324,30 +309,30 @@ end
 -- opic_5_block: lease no page of a host until then, in Unix seconds; 0 for an end.  KEYS blocks freed   ARGV host until
 -- Calls for pages are told of a block by what they are refused. Where it ends earlier, its readers must read again.
 local function block(keys, args)
-  local till, before = tonumber(args[2]), tonumber(redis.call('HGET', keys[1], args[1])) or 0
+  local till, before = tonumber(args[2]), tonumber(redis.call('HGET', keys.blocks, args[1])) or 0
   if not till then return redis.error_reply('OPICARGS expected a time') end
   if till * 1000000 > now_us() then
-    redis.call('HSET', keys[1], args[1], string.format('%.6f', till))
+    redis.call('HSET', keys.blocks, args[1], string.format('%.6f', till))
   else
-    redis.call('HDEL', keys[1], args[1])
+    redis.call('HDEL', keys.blocks, args[1])
   end
-  if till < before then redis.call('HSET', keys[2], 'whole', redis.call('HINCRBY', keys[2], 'n', 1)) end
+  if till < before then redis.call('HSET', keys.freed, 'whole', redis.call('HINCRBY', keys.freed, 'n', 1)) end
   return 1
 end
 
 -- opic_5_limit: set how many pages of a host may be read; 0 for any number.  KEYS limits freed   ARGV host limit
 local function limit(keys, args)
   if not whole(tonumber(args[2]), 0, BALANCE) then return redis.error_reply('OPICARGS expected a number of pages') end
-  if args[2] == '0' then redis.call('HDEL', keys[1], args[1]) else redis.call('HSET', keys[1], args[1], args[2]) end
-  redis.call('HSET', keys[2], 'limits', redis.call('HINCRBY', keys[2], 'n', 1))
+  if args[2] == '0' then redis.call('HDEL', keys.limits, args[1]) else redis.call('HSET', keys.limits, args[1], args[2]) end
+  redis.call('HSET', keys.freed, 'limits', redis.call('HINCRBY', keys.freed, 'n', 1))
   return 1
 end
 
 -- opic_5_rules: replace the URL rules, if they are of a version.  KEYS rules   ARGV version document new-version
 -- The version is '*' for any, '' for none yet. Returns 1 if they are replaced.
 local function set_rules(keys, args)
-  if args[1] ~= '*' and (redis.call('HGET', keys[1], 'version') or '') ~= args[1] then return 0 end
-  redis.call('HSET', keys[1], 'document', args[2], 'version', args[3])
+  if args[1] ~= '*' and (redis.call('HGET', keys.rules, 'version') or '') ~= args[1] then return 0 end
+  redis.call('HSET', keys.rules, 'document', args[2], 'version', args[3])
   return 1
 end
 
@@ -362,12 +347,12 @@ end
 -- The key selects the server of a cluster.
 redis.register_function{function_name='opic_5_now', callback=now_us, flags={'no-writes'}}
 redis.register_function{function_name='opic_5_held', callback=held_part, flags={'no-writes'}}
-redis.register_function{function_name='opic_5_flights', callback=flights, flags={'no-writes'}}
-redis.register_function('opic_5_lease', take)
-redis.register_function('opic_5_renew', renew)
-redis.register_function('opic_5_release', release)
-redis.register_function('opic_5_polite', polite)
-redis.register_function('opic_5_delays', delays)
-redis.register_function('opic_5_block', block)
-redis.register_function('opic_5_limit', limit)
-redis.register_function('opic_5_rules', set_rules)
+redis.register_function{function_name='opic_5_flights', callback=by_name(flights), flags={'no-writes'}}
+redis.register_function('opic_5_lease', by_name(take))
+redis.register_function('opic_5_renew', by_name(renew))
+redis.register_function('opic_5_release', by_name(release))
+redis.register_function('opic_5_polite', by_name(polite))
+redis.register_function('opic_5_delays', by_name(delays))
+redis.register_function('opic_5_block', by_name(block))
+redis.register_function('opic_5_limit', by_name(limit))
+redis.register_function('opic_5_rules', by_name(set_rules))

@@ -12,9 +12,11 @@ from typing import Any
 import redis
 from redis.cluster import RedisCluster
 
+from opic.store.keys import FORMAT, lua_tables
+
 log = logging.getLogger("opic.store")
 
-LIBRARY = "opic_5"  # The version is part of the name: two versions of the program may share a server.
+LIBRARY = f"opic_{FORMAT}"  # The version is part of the name: two versions of the program may share a server.
 # Each may use what those before it define.
 FILES = ("kept.lua", "journal.lua", "log.lua", "back_offs.lua", "leases.lua")
 MISSING = "Function not found"
@@ -29,7 +31,9 @@ def primaries(client: Any) -> list[Any]:
 
 def load_functions(client: Any) -> None:
     """Load the function library on each primary that does not have exactly this code."""
-    code = "\n".join([f"#!lua name={LIBRARY}", *((Path(__file__).parent / name).read_text() for name in FILES)])
+    code = "\n".join(
+        [f"#!lua name={LIBRARY}", lua_tables(), *((Path(__file__).parent / name).read_text() for name in FILES)]
+    )
     for server in primaries(client):
         for library in server.function_list(LIBRARY, withcode=True):
             flat = dict(zip(library[::2], library[1::2], strict=True)) if isinstance(library, list) else library

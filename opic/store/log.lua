@@ -1,20 +1,20 @@
 -- opic: the log of accepted events in the store (the client side is opic/ingest/event_log.py).
 --
--- Its keys, under the hash tag of the crawl's first shard, are listed in journal.lua: log, end, calls, callends.
+-- Its keys are those of the crawl's first shard.
 
 -- opic_5_close: let the log of a crawl, if there is one, take no record for a while (microseconds); 0 ends that.
 --   KEYS meta end   ARGV duration token end
 -- With a token, until the restore that has it ends, if the log has not gone beyond `end`.
 -- Returns {the end of the log, 0 if a restore has begun; time}.
 local function close(keys, args)
-  local now, open = now_us(), redis.call('HEXISTS', keys[1], 'restoring') == 0
-  local there = open and redis.call('GET', keys[2]) or '0'
-  if args[1] == '0' or redis.call('EXISTS', keys[1]) == 0 then
-    redis.call('HDEL', keys[1], 'closed')
+  local now, open = now_us(), redis.call('HEXISTS', keys.meta, 'restoring') == 0
+  local there = open and redis.call('GET', keys['end']) or '0'
+  if args[1] == '0' or redis.call('EXISTS', keys.meta) == 0 then
+    redis.call('HDEL', keys.meta, 'closed')
   elseif args[2] == '' then
-    redis.call('HSET', keys[1], 'closed', string.format('%.0f', now + tonumber(args[1])))
+    redis.call('HSET', keys.meta, 'closed', string.format('%.0f', now + tonumber(args[1])))
   elseif tonumber(there) <= tonumber(args[3]) then
-    redis.call('HSET', keys[1], 'restoring', args[2])
+    redis.call('HSET', keys.meta, 'restoring', args[2])
   end
   return {there, string.format('%.0f', now)}
 end
@@ -43,56 +43,56 @@ end
 local function append(keys, args)
   local time_us, kind, key, body, terms = args[1], args[2], args[3], args[4], args[5]
   local done, keys_max, now = tonumber(args[6]), tonumber(args[7]), now_us()
-  local first, count = tonumber(redis.call('GET', keys[2]) or 0), #args - 8
+  local first, count = tonumber(redis.call('GET', keys['end']) or 0), #args - 8
   if not (done and keys_max and whole(first, 0, BALANCE)) or count < (key == '' and 1 or 0) then
     return redis.error_reply('OPICARGS append needs values')
   end
-  local refusal, era = closed(keys[5], args[8])
+  local refusal, era = closed(keys.meta, args[8])
   if refusal then return refusal end
-  if redis.call('HEXISTS', keys[5], 'format') == 0 then return {'GONE'} end
-  local ends = key ~= '' and tonumber(redis.call('ZSCORE', keys[4], key) or 0) or 0
-  local call = ends > now and cmsgpack.unpack(redis.call('HGET', keys[3], key))
+  if redis.call('HEXISTS', keys.meta, 'format') == 0 then return {'GONE'} end
+  local ends = key ~= '' and tonumber(redis.call('ZSCORE', keys.callends, key) or 0) or 0
+  local call = ends > now and cmsgpack.unpack(redis.call('HGET', keys.calls, key))
   if call and call[1] ~= body then return {'OTHER'} end
   if call and (call[2] ~= terms or call[3] ~= done) then return {'AT', call[2], call[3], era} end
-  local over = redis.call('ZRANGE', keys[4], '-inf', string.format('%.0f', now), 'BYSCORE', 'LIMIT', 0, KEYS_SWEPT_MAX)
-  if key ~= '' and not call and redis.call('ZCARD', keys[4]) - #over >= keys_max then
-    return {'FULL', string.format('%.0f', (redis.call('ZRANGE', keys[4], 0, 0, 'WITHSCORES')[2] or now) - now)}
+  local over = redis.call('ZRANGE', keys.callends, '-inf', string.format('%.0f', now), 'BYSCORE', 'LIMIT', 0, KEYS_SWEPT_MAX)
+  if key ~= '' and not call and redis.call('ZCARD', keys.callends) - #over >= keys_max then
+    return {'FULL', string.format('%.0f', (redis.call('ZRANGE', keys.callends, 0, 0, 'WITHSCORES')[2] or now) - now)}
   end
 
   if #over > 0 then
-    redis.call('HDEL', keys[3], unpack(over))
-    redis.call('ZREM', keys[4], unpack(over))
+    redis.call('HDEL', keys.calls, unpack(over))
+    redis.call('ZREM', keys.callends, unpack(over))
   end
   if key ~= '' then
-    redis.call('HSET', keys[3], key, cmsgpack.pack({body, terms, done + count}))
-    if not call then redis.call('ZADD', keys[4], string.format('%.0f', now + KEY_US), key) end
+    redis.call('HSET', keys.calls, key, cmsgpack.pack({body, terms, done + count}))
+    if not call then redis.call('ZADD', keys.callends, string.format('%.0f', now + KEY_US), key) end
   end
   local stop = first
   for i = 1, count do
     local value = args[i + 8]
     local events = events_in(kind, value)
     stop = stop + events
-    redis.call('XADD', keys[1], string.format('1-%.0f', stop - 1), 't', time_us, 'k', kind, 'v', value, 'n', events)
+    redis.call('XADD', keys.log, string.format('1-%.0f', stop - 1), 't', time_us, 'k', kind, 'v', value, 'n', events)
   end
-  if count > 0 then redis.call('SET', keys[2], string.format('%.0f', stop)) end
+  if count > 0 then redis.call('SET', keys['end'], string.format('%.0f', stop)) end
   return {'OK', stop, era}
 end
 
 -- opic_5_begun: what `append` keeps of a call with an Idempotency-Key, and the era; without a call, or after its day, {}.
 --   KEYS calls callends meta   ARGV key
 local function begun(keys, args)
-  if tonumber(redis.call('ZSCORE', keys[2], args[1]) or 0) <= now_us() then return {} end
-  return {redis.call('HGET', keys[1], args[1]), redis.call('HGET', keys[3], 'era') or ''}
+  if tonumber(redis.call('ZSCORE', keys.callends, args[1]) or 0) <= now_us() then return {} end
+  return {redis.call('HGET', keys.calls, args[1]), redis.call('HGET', keys.meta, 'era') or ''}
 end
 
 -- opic_5_trim_log: trim accepted events below an offset, approximately, because whole stream nodes are cheap to drop.
 -- Trims nothing while a backup holds the shard, or in another era.  KEYS log offsets meta   ARGV offset era
 local function trim_log(keys, args)
-  if held(keys[2]) or closed(keys[3], args[2]) then return 0 end
-  return redis.call('XTRIM', keys[1], 'MINID', '~', '1-' .. args[1])
+  if held(keys.offsets) or closed(keys.meta, args[2]) then return 0 end
+  return redis.call('XTRIM', keys.log, 'MINID', '~', '1-' .. args[1])
 end
 
-redis.register_function('opic_5_close', close)
-redis.register_function('opic_5_append', append)
-redis.register_function{function_name='opic_5_begun', callback=begun, flags={'no-writes'}}
-redis.register_function{function_name='opic_5_trim_log', callback=trim_log, flags={'allow-oom'}}
+redis.register_function('opic_5_close', by_name(close))
+redis.register_function('opic_5_append', by_name(append))
+redis.register_function{function_name='opic_5_begun', callback=by_name(begun), flags={'no-writes'}}
+redis.register_function{function_name='opic_5_trim_log', callback=by_name(trim_log), flags={'allow-oom'}}

@@ -1,8 +1,8 @@
 """Refused events of leased pages, kept so that `explain` can say why such a page waits.
 
 A refused event has no effect, so its page's lease expires as if the crawler had died. Each shard keeps reasons in a
-hash of REFUSALS_MAX fields; a page's field is its id modulo that number. An entry names the lease, so it is ignored
-once the page is leased again or another event has taken effect. Nothing else depends on it.
+hash of as many fields as its `Key` has slots; a page's field is its id modulo that number. An entry names the lease, so
+it is ignored once the page is leased again or another event has taken effect. Nothing else depends on it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from opic.store.keys import Keys
 
-REFUSALS_MAX: Final = 10_000
 REASON_CHARS_MAX: Final = 300
 
 Ask = Callable[[Sequence[Sequence[Any]]], list[Any]]  # Sends commands, returns their replies.
@@ -37,7 +36,7 @@ def note_refusals(ask: Ask, refused: Iterable[tuple[Keys, int, str]]) -> None:
 
 def field_of(page: int) -> int:
     """Return the field of a page in the hash."""
-    return page % REFUSALS_MAX
+    return page % Keys.refusals.slots
 
 
 def read_refusal(stored: bytes | None, page: int) -> tuple[float, str] | None:

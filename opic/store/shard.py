@@ -14,7 +14,7 @@ from opic.model.books import Books
 from opic.model.cash import CONTINUOUS, MILLION, CrawlRules
 from opic.store.connection import Client, Line, ask, store_errors
 from opic.store.durability import Durability, await_durable
-from opic.store.keys import FORMAT, Keys
+from opic.store.keys import FORMAT, Keys, of_call
 from opic.store.recognition import ANEW, RESTORED, check_not_lost
 from opic.store.server import check_server, make_ready
 
@@ -204,7 +204,7 @@ class Shard:
         books = Books.genesis(_rules({name: _text(value) for name, value in meta.items()}), keys.shard)
         meta |= {"format": FORMAT, "secret": (secret or secrets.token_bytes(SECRET_BYTES)).hex()}
         meta["era"] = era or secrets.token_hex(ERA_BYTES)
-        client.fcall("opic_5_init", 2, keys.meta, keys.books, _flat(meta), _flat(books.flat()))
+        client.execute_command(*of_call("init", (keys.meta, keys.books), _flat(meta), _flat(books.flat())))
 
     def line(self) -> Line:
         """Open a pipelined connection to the server of this shard."""

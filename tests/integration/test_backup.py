@@ -24,7 +24,7 @@ from opic.ops import restore as restores
 from opic.ops.backup import backup
 from opic.ops.backup_files import MANIFEST
 from opic.ops.restore import restore
-from opic.ops.shard_copy import FLEETING, OF_PAGES, SETTINGS, ShardCopy
+from opic.ops.shard_copy import ShardCopy
 from opic.replica import Crawl
 from opic.service.backend import Backend
 from opic.settings import Settings
@@ -347,26 +347,6 @@ def test_dead_letters_and_settings_of_operators_are_in_the_copy(valkey: Server, 
     assert client.xrange(other.dead) == client.xrange(keys.dead)
     assert client.xlen(other.dead) == 1
     assert not client.exists(other.leases)
-
-
-def test_every_key_is_copied_or_listed_as_temporary() -> None:
-    keys = Keys("default", 0)
-    names = {value.removeprefix(keys.prefix) for value in vars(keys).values() if isinstance(value, str)}
-    names -= {
-        keys.crawl,
-        "",
-        "journal",
-        "b:names",
-        "seen",
-        "pagemeta",
-        "urls",
-        "links",
-        "linkseg",
-        "log",
-        "local",
-    }  # Files, or parts of files, of their own.
-    at_the_end = {"head", "books", "offsets", "sent", "meta", "resume", "calls", "end", "callends", "dead"}
-    assert names == at_the_end | {name for name, _ in (*SETTINGS, *OF_PAGES)} | set(FLEETING)
 
 
 def test_existing_crawl_is_not_overwritten_unasked(valkey: Server, copy: Path) -> None:

@@ -23,6 +23,8 @@ from opic.query.snapshots import Snapshots
 from opic.query.top_pages import best_pages
 from opic.query.verification import verified
 from opic.replica import Crawl
+from opic.store.keys import Keys
+from opic.store.refusals import field_of, note_refusals
 
 HUB, OLD, OLDER = "http://hub.org/", "http://www.old.org/a/1", "http://www.old.org/a/2"
 OTHER, SPARED = "http://old.org:81/b", "http://bold.org/a/1"
@@ -233,3 +235,21 @@ def test_page_that_was_forgotten_since_a_snapshot_is_left_out_of_its_best_pages(
             sum(one["importance"] for one in all_["pages"][:n])
         )
         assert ("next" in found) == (n == 1)
+
+
+def test_refused_event_of_a_page_is_forgotten_with_it_whatever_its_number(
+    valkey: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The field of a page is its number modulo the slots, of which there are two here."""
+    monkeypatch.setattr(Keys.refusals, "slots", 2)
+    web = Web(valkey, "refused")
+    web.read(PAGES[0], PAGES[1:5])
+    (place,) = web.crawl.ids_of(PAGES[3:4])
+    assert place is not None
+    (shard,), page = web.crawl.shards, place[1]
+    assert field_of(page) < page
+    web.crawl.ask([["ZADD", shard.keys.leases, 1_790_000_000_000_000, page]])
+    note_refusals(web.crawl.ask, [(shard.keys, page, f"{PAGES[3]} is refused")])
+    assert shard.client.hlen(shard.keys.refusals) == 1
+    web.forget(PAGES[3])
+    assert not shard.client.exists(shard.keys.refusals, shard.keys.leases)
