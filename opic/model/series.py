@@ -25,7 +25,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from struct import Struct
 from typing import Final, NamedTuple
 
 from opic.errors import BadInput
@@ -36,7 +35,6 @@ from opic.urls.canonical import shown
 ENTRIES_MAX: Final = 8_760  # opic.lua trims to as many.
 ENTRY_US: Final = DAY_US // 24
 ENTRY_ROUNDS: Final = 1 << (ROUND_BITS - 2)
-PACKED = Struct(">qqq")
 UNITS_US: Final = {"h": DAY_US // 24, "d": DAY_US}
 FORMS: Final = "neither a positive number of rounds, such as 0.5, nor a duration, such as 30d or 12h"
 NUMBER: Final = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
@@ -54,10 +52,6 @@ class Entry(NamedTuple):
     def of(cls, books: Books) -> "Entry":
         """Return the entry for the current books."""
         return cls(books.time_us, books.rounds, books.clock)
-
-    def pack(self) -> bytes:
-        """Encode the entry as stored."""
-        return PACKED.pack(*self)
 
 
 def entry_due(last: Entry, books: Books) -> bool:

@@ -98,7 +98,7 @@ class Batch:
         """
         self.repeats = [bool(item.record.call) and self._repeats(item, seen) for item in self.items]
         self.books, self.entry = copy(self.replica.books), self.replica.series[-1] if self.replica.series else None
-        self.entries: list[bytes] = []
+        self.entries: list[Entry] = []
         self.grants, self.placed = 0, b""  # Grains granted to every page of the other shards; classes for them.
         self.taken: dict[int, bytes] = {}
         self.moved, self.inflow = Amounts(), Amounts()  # By other ways than reads.
@@ -183,7 +183,7 @@ class Batch:
 
     def _note(self, entry: Entry) -> None:
         self.entry = entry
-        self.entries.append(entry.pack())
+        self.entries.append(entry)
         self._await_entry()
 
     def _await_entry(self) -> None:

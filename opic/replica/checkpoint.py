@@ -11,8 +11,7 @@ A block is one Redis hash, `b:<n>`. Its fields are written together, so that a r
                             it is known again, its URL may be in the hash `urls` instead
 
 When a block is written again, fields that have not changed are left out. `b:names` holds everything that is not per
-page: `l`; host names, n0 .. (1,024 each); the series; the class definitions; what was sent to other shards; the weights
-of trusted pages, absent in a crawl that never kept links; since when and why these are kept.
+page: `l`; host names, n0 .. (1,024 each); failures of hosts; REST, in one MessagePack map.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,13 +27,11 @@ from opic.model.cash import FORGOTTEN
 from opic.model.classes import WeightClasses
 from opic.model.compression import compress, decompress
 from opic.model.ledger_page import ColumnKind
-from opic.model.series import PACKED, Entry
-from opic.model.trust import pack_weights, unpack_weights
-from opic.replica.effect import Effect, unpack_bits
+from opic.replica.effect import ENTRIES, PLAIN, Codec, Effect, unpack_bits
 from opic.replica.index import FingerprintIndex
 from opic.replica.packed_lines import pack_lines, unpack_urls
 from opic.replica.page_columns import BY_KEY, BY_NAME, CHANGES, LASTING, PAGE_COLUMNS, YIELDS
-from opic.replica.replica import ENDED, PAGES_A_BLOCK, Keeping, Replica
+from opic.replica.replica import PAGES_A_BLOCK, Keeping, Replica
 
 URLS_A_FIELD: Final = 255
 NAMES_A_FIELD: Final = 1_024
@@ -43,6 +40,16 @@ FINGERPRINTS: Final = "p"
 HISTORIES: Final = "m"
 URLS: Final = "u"
 FINGERPRINT: Final = np.dtype("<u8")
+# What is neither per page nor per host, and how it is packed and unpacked.
+REST: Final[Mapping[str, Codec]] = {
+    "series": ENTRIES,
+    "round_counts": ENTRIES,
+    "classes": (WeightClasses.pack, WeightClasses.unpack),
+    "trust": PLAIN,
+    "keeping": (tuple, lambda packed: Keeping(*packed)),
+    "sent": PLAIN,
+    "taken": PLAIN,
+}
 Image = Mapping[str, bytes]
 
 
@@ -138,17 +145,9 @@ def pack_names(replica: Replica, first_host: int) -> dict[str, bytes]:
     image = {"l": b"%d" % replica.head.lsn}
     for at in range(first_host // NAMES_A_FIELD * NAMES_A_FIELD, len(replica.hosts), NAMES_A_FIELD):
         image[f"n{at // NAMES_A_FIELD}"] = pack_lines(replica.hosts.names[at : at + NAMES_A_FIELD])
-    image["series"] = b"".join(entry.pack() for entry in replica.series)
-    if replica.round_counts:
-        image["rounds"] = b"".join(entry.pack() for entry in replica.round_counts)
     hosts = replica.host_failures
     image |= {of.key: hosts.pack(of.name, 0, len(replica.hosts)) for of in hosts.SPARSE if hosts.used(of.name)}
-    image["classes"] = replica.classes.pack()
-    if replica.trust is not None:
-        image["trust"] = pack_weights(replica.trust)
-    if replica.keeping != Keeping():
-        image["keeping"] = msgpack.packb(replica.keeping)
-    image["sent"] = msgpack.packb([list(replica.sent.items()), list(replica.taken.items())])
+    image["rest"] = msgpack.packb({name: pack(getattr(replica, name)) for name, (pack, _) in REST.items()})
     return image
 
 
@@ -219,21 +218,12 @@ class Loading:
             replica.hosts.append(unpack_urls(packed))
             at += 1
         try:
-            replica.series, replica.round_counts = (
-                [Entry(*numbers) for numbers in PACKED.iter_unpack(image.get(name, b""))]
-                for name in ("series", "rounds")
-            )
-            replica.classes = WeightClasses.unpack(image.get("classes", b""))
             for of in replica.host_failures.SPARSE:
                 replica.host_failures.unpack(of.name, 0, len(replica.hosts), image.get(of.key, b""))
-            if "trust" in image:
-                replica.trust = unpack_weights(image["trust"])
-            if "keeping" in image:
-                replica.keeping = Keeping(*msgpack.unpackb(image["keeping"]))
-                if replica.keeping.since == ENDED:
-                    replica.trust = None
-            if "sent" in image:
-                replica.sent, replica.taken = map(dict, msgpack.unpackb(image["sent"], use_list=False))
+            if image:
+                rest = msgpack.unpackb(image["rest"], strict_map_key=False, use_list=False)
+                for name, (_, unpack) in REST.items():
+                    setattr(replica, name, unpack(rest[name]))
         except Exception as error:
             raise StoreDamaged(f"the block of names is damaged ({error}): restore a backup") from error
         self.names_lsn = lsn_of(image)

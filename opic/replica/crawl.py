@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.arrays import Int64s
+from opic.arrays import Int64s, Uint8s, Uint16s, Uint32s
 from opic.errors import StoreDamaged, StoreError, StoreUnavailable, UrlMissing
 from opic.model.books import Books, BooksAudit
 from opic.model.cash import FORGOTTEN
@@ -75,13 +75,16 @@ class Rows:
     as_of: float  # Unix seconds; the data is at least as recent.
     books: list[Books]
     heads: list[Head]
+    measures: Measures
     cash: Int64s  # The cash of each page. A gone page has returned its grants, so its cash may be negative.
     spent: Int64s
     inflow: Int64s
-    state: NDArray[np.uint8]
-    reads: Int64s  # How often each page was read in total.
-    measures: Measures
-    nearness: Int64s  # See `opic.model.page_notes`; 0 where the depth is unknown.
+    state: Uint8s
+    reads: Uint32s  # How often each page was read in total.
+    nearness: Uint16s  # See `opic.model.page_notes`; 0 where the depth is unknown.
+
+
+ROWS: Final = ("spent", "inflow", "state", "reads", "nearness")  # Columns of `Rows`.
 
 
 class Crawl(CrawlShards):
@@ -322,7 +325,7 @@ class Crawl(CrawlShards):
         order: dict[int, list[int]] = {}
         for at, (number, _) in enumerate(places):
             order.setdefault(number, []).append(at)
-        columns: list[tuple[Any, ...]] = []
+        columns, measures = list[list[NDArray[Any]]](), list[Measures]()
         books, heads = list[Books](), list[Head]()
         for number in range(len(self)):
             positions = order.get(number, [])
@@ -330,24 +333,17 @@ class Crawl(CrawlShards):
             with self.replicas[number].reading(locked=locked) as replica:
                 books.append(replica.books)
                 heads.append(replica.head)
-                if not positions:
+                if not positions and (order or number):  # Without any page, the columns are empty ones of shard 0.
                     continue
-                if int(ids.max()) >= len(replica):
+                if int(ids.max(initial=-1)) >= len(replica):
                     raise IndexError(f"shard {number} has no page {int(ids.max())}")
-                rows = replica.columns.row[ids]
-                columns.append((
-                    replica.cash(ids), replica.spent(ids), replica.columns.inflow[ids].copy(), replica.state[ids],
-                    replica.histories.rows.reads[rows].astype(np.int64), replica.histories.measures(rows),
-                    replica.columns.of("nearness", ids).astype(np.int64),
-                ))  # fmt: skip
+                columns.append([replica.cash(ids), *(replica.column(name, ids) for name in ROWS)])
+                measures.append(replica.histories.measures(replica.columns.row[ids]))
         if len(columns) == 1:
-            return Rows(as_of, books, heads, *columns[0])
+            return Rows(as_of, books, heads, measures[0], *columns[0])
         back = np.argsort(np.array([at for number in sorted(order) for at in order[number]], np.int64))
-        none = {0: _NOTHING, 1: _NOTHING, 2: _NOTHING, 3: np.empty(0, np.uint8), 4: _NOTHING, 6: _NOTHING}
-        joined = [np.concatenate([empty, *(part[i] for part in columns)])[back] for i, empty in none.items()]
-        cash, spent, inflow, state, reads, nearness = joined
-        measures = _joined_measures([part[5] for part in columns], back)
-        return Rows(as_of, books, heads, cash, spent, inflow, state, reads, measures, nearness)
+        joined = [np.concatenate(parts)[back] for parts in zip(*columns, strict=True)]
+        return Rows(as_of, books, heads, _joined_measures(measures, back), *joined)
 
     def urls_of(self, places: Iterable[Place]) -> dict[Place, str]:
         """Return URLs by place. Call it inside `steadily`, so that the places are valid for the current load.

@@ -25,6 +25,7 @@ from opic.arrays import Bools, Int64s, Uint8s, Uint16s, Uint32s, Uint64s
 from opic.errors import StoreDamaged
 from opic.model.books import BOOK_FIELDS, Books
 from opic.model.page_links import NO_LINKS, PageLinks
+from opic.model.series import Entry
 from opic.model.trust import pack_weights, unpack_weights
 from opic.replica.packed_lines import pack_frame
 from opic.replica.page_columns import BY_KEY, BY_NAME
@@ -80,10 +81,12 @@ FLAGS: Final[Codec] = (
     lambda part: unpack_bits(np.frombuffer(part[1], np.uint8), part[0]),
 )
 PLAIN: Final[Codec] = (lambda value: value, lambda value: value)
+ENTRIES: Final[Codec] = (list, lambda packed: [Entry(*numbers) for numbers in packed])
 # How fields are packed that are neither arrays nor plain values. What is false after packing is left out of a record.
 CODECS: Final[Mapping[str, Codec]] = {
     "books": (attrgetter(*BOOK_FIELDS), lambda numbers: Books(*numbers)),
     "noted": (_pack_noted, _unpack_noted),
+    "entries": ENTRIES,
     "metas": (pages_by_meta, lambda packed: {page: meta for meta, pages in packed for page in pages}),
     "trusted": (lambda found: found is not None and [pack_weights(found)], lambda packed: unpack_weights(*packed)),
     "kept_from": (lambda number: number + 1, lambda packed: packed - 1),
@@ -124,7 +127,7 @@ class Effect:
     failed: Uint8s = _array("u1")
     urls: Sequence[str] = ()  # URLs of new pages; empty after unpacking, see `packed_urls`.
     host_names: Sequence[str] = ()
-    entries: Sequence[bytes] = ()  # New entries of the series.
+    entries: Sequence[Entry] = ()  # New entries of the series.
     classes: bytes | None = None  # New class definitions, packed.
     offsets: Mapping[str, int] = field(default_factory=dict)  # By partition: the next offset to read.
     # By receiving shard: number of entries sent so far, digest of the last one.

@@ -27,7 +27,7 @@ from opic.model.cash import CrawlRules, Flag
 from opic.model.classes import WeightClasses
 from opic.model.host_failures import Patience
 from opic.model.ledger_page import Column, ColumnKind
-from opic.model.series import ENTRIES_MAX, PACKED, Entry
+from opic.model.series import ENTRIES_MAX, Entry
 from opic.replica.columns import Undo
 from opic.replica.effect import Effect, Head, unpack_bits
 from opic.replica.histories import Histories
@@ -157,8 +157,7 @@ class Replica:
         self.host_failures.note(effect.failing_host, failing, undo)
         self.books, self.head = copy(effect.books), effect.head
         if effect.entries:  # Builds a new list, so that readers of the old one are not affected.
-            new = [Entry(*PACKED.unpack(packed)) for packed in effect.entries]
-            self.series = [*self.series, *new][-ENTRIES_MAX:]
+            self.series = [*self.series, *effect.entries][-ENTRIES_MAX:]
         count = effect.books.round_count
         if count.clock > (self.round_counts[-1].clock if self.round_counts else 0):
             new = [Entry(effect.books.time_us, count.rounds, count.clock)]

@@ -8,6 +8,7 @@ from unittest.mock import patch
 import pytest
 from conftest import ONE_SERVER
 from logs import PARTITION, pep_history
+from msgpack import packb
 from same_state import assert_same, assert_same_replica, small_batches, small_blocks
 from servers import Server
 
@@ -228,12 +229,14 @@ def set_field(name: str, change: Callable[[bytes], bytes | None]) -> Callable[[S
         (set_field("l", lambda _: b"soon"), "damaged"),
         (set_field("l", lambda _: b"1000000"), "of record 1000000, but the journal ends at"),
         (set_field("m", lambda _: None), "damaged"),
+        (set_field("y", lambda value: value[:-3]), "a column or the histories are damaged"),
         (set_field("m", lambda value: value[:-3]), "damaged"),
         (lambda shard: shard.client.delete(shard.keys.block(1)), "block 1 of the checkpoint is missing"),
         (lambda shard: shard.client.delete(shard.keys.names_block), "host names: restore a backup"),
         (lambda shard: shard.client.hset(shard.keys.names_block, "l", 1_000_000), "journal ends at"),
-        (lambda shard: shard.client.hset(shard.keys.names_block, "sent", b"\xc1"), "damaged"),
-        (lambda shard: shard.client.hset(shard.keys.names_block, "series", b"123"), "damaged"),
+        (lambda shard: shard.client.hdel(shard.keys.names_block, "rest"), "block of names is damaged"),
+        (lambda shard: shard.client.hset(shard.keys.names_block, "rest", b"\xc1"), "block of names is damaged"),
+        (lambda shard: shard.client.hset(shard.keys.names_block, "rest", packb({"series": []})), "names is damaged"),
         (lambda shard: shard.client.delete(shard.keys.journal), "lacks its last record"),
     ],
 )

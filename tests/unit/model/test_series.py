@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from opic.errors import BadInput
 from opic.model.books import Books
 from opic.model.cash import DAY_US
-from opic.model.series import ENTRY_ROUNDS, ENTRY_US, FORMS, PACKED, Entry, Window, entry_due
+from opic.model.series import ENTRY_ROUNDS, ENTRY_US, FORMS, Entry, Window, entry_due
 
 ROUND = 1 << 32
 GRANT = 20
@@ -216,8 +216,3 @@ def test_entry_is_due_after_an_hour_or_a_quarter_of_a_round() -> None:
     assert not entry_due(last, Books(time_us=1_000 + ENTRY_US - 1, rounds=5 + ENTRY_ROUNDS - 1, clock=1 << 60))
     assert entry_due(last, Books(time_us=1_000 + ENTRY_US, rounds=5))
     assert entry_due(last, Books(time_us=0, rounds=5 + ENTRY_ROUNDS))
-
-
-@given(st.lists(st.builds(Entry, *[st.integers(0, (1 << 62) - 1)] * 3)))
-def test_entries_survive_packing(entries: list[Entry]) -> None:
-    assert [Entry(*PACKED.unpack(entry.pack())) for entry in entries] == entries
