@@ -1,14 +1,14 @@
 """A store with its frontier, fed event by event: what tests of the frontier share."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from logs import PARTITION
 from servers import Server
 
 from opic.admission import Admission
-from opic.frontier import Frontier, PolitenessSettings
+from opic.frontier import Frontier, PagesRequest, PolitenessSettings
 from opic.ingest import ShardWriter
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.replica import Crawl as Shards
@@ -60,6 +60,16 @@ class Crawl:
         """How often fetches of all pages failed, each page since its last success."""
         keys = self.store.shard.keys
         return sum(map(int, self.store.shard.client.hvals(keys.fails)))
+
+
+def drawn_places(frontier: Frontier, request: PagesRequest, draws: int) -> Iterator[list[tuple[int, int]]]:
+    """Shards and ids of the pages that are chosen again and again, as if each was released at once."""
+    frontier._scheduler.peek(request)  # The choices are of the state as of now, without a look at the store each.
+    choices, by = frontier._scheduler.choices, request.choice(request.mode)
+    for _ in range(draws):
+        picked = choices.pick(by, request.n)
+        choices.taken(by, picked)
+        yield list(zip(picked.shards.tolist(), picked.ids.tolist(), strict=True))
 
 
 def until(found: Callable[[], Any]) -> Any:

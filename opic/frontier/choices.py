@@ -5,8 +5,7 @@ chosen.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -15,18 +14,16 @@ from opic.admission import Admission, Ration
 from opic.arrays import Bools, Float64s, Int64s
 from opic.errors import StoreUnavailable
 from opic.frontier import page_counts
+from opic.frontier.arrivals import take
 from opic.frontier.crawl_orders import Orders, RankedOrder
 from opic.frontier.domain_pages import DomainPages, Within
-from opic.frontier.expansion import UNREAD, ByInLinks, InLinkColumns
 from opic.frontier.hot_crawl import HotCrawl
 from opic.frontier.hot_order import UNHELD
-from opic.frontier.page_keys import NOWHERE, Order
-from opic.frontier.page_sources import PageSource
+from opic.frontier.page_keys import NOWHERE
 from opic.frontier.pages_ahead import PagesAhead
-from opic.frontier.picking import SIDES, Fit, Picked, first_free, near_of, pick
-from opic.frontier.recrawl import PageWeights, draw_pages
-from opic.frontier.requests import BY_LINK_SCORE, DRAWN, EXPANSIONS, GREEDY_LINKS, POLICIES, Choice
-from opic.query.link_scores import LinkScores
+from opic.frontier.picking import SIDES, Fit, Picked, first_free, mixed, near_of, pick
+from opic.frontier.policy_orders import Mix, PolicyOrders
+from opic.frontier.requests import Choice
 
 PICKS_MAX: Final = 40  # Attempts of one choice, after a reload of a replica.
 CENSUS_SECONDS: Final = 1.0
@@ -48,12 +45,10 @@ class Choices:
         self._built = 0  # As of which building of the orders the cached domains are.
         self.trust = RankedOrder.empty(len(hot.crawl))  # The order of mode coverage,
         self._importance: RankedOrder | None = None  # and that of other modes; None for cash.
-        self._scores: LinkScores | None = None  # For the recrawl policy that draws by them.
-        self._inlinks: InLinkColumns | None = None  # For the expansion policies.
-        self._by_inlinks: tuple[InLinkColumns, list[ByInLinks]] | None = None
         self._census, self._census_at = dict[Scope, dict[str, int] | None](), float("-inf")
         self._ahead = dict[str, PagesAhead]()  # By mode, on a large store.
         self.rng = np.random.default_rng()  # For policies that draw.
+        self._policies = PolicyOrders(hot, lambda: self.rng)
 
     def use(self, orders: Orders) -> None:
         """Choose by these orders from now on."""
@@ -66,9 +61,8 @@ class Choices:
                 self.trust.drop(self._hot.orders)
                 self.trust = orders.trust
             if orders.inlinks is not None:
-                self._inlinks = orders.inlinks
                 self._hot.linked(orders.inlinks.take())
-        self._scores = orders.scores or self._scores
+            self._policies.use(orders.inlinks, orders.scores)
 
     def ranking(self, mode: str, policy: str | None) -> RankedOrder | None:
         """Return the order of a mode that is not by cash; None if it is, or if a policy decides."""
@@ -176,54 +170,41 @@ class Choices:
     def _picked(
         self, by: Choice, count: int, ration: Ration | None, within: Within | None, host_pages: int | None
     ) -> Picked:
-        return pick(
-            self._hot.orders,
-            count,
-            [hot.now() for hot in self._hot.shards],
-            mode=by.mode,
-            busy=self._hot.numbers(by.busy),
-            within=within,
-            fit=self._fit_of(ration),
-            nearness=by.nearness,
-            drawn=partial(self._drawn, by.policy, within, by.nearness) if by.policy and by.policy in DRAWN else None,
-            by=self._by(by),
-            host_pages=host_pages,
-        )
+        mix, fit = self._mix(by), self._fit_of(ration)
+        picks = [
+            pick(
+                self._hot.orders,
+                count,
+                [hot.now() for hot in self._hot.shards],
+                mode=by.mode,
+                busy=self._hot.numbers(by.busy),
+                within=within,
+                fit=fit if len(mix) == 1 else None,
+                nearness=by.nearness,
+                by=orders,
+                host_pages=host_pages,
+            )
+            for _, orders in mix
+        ]
+        shares = [share for share, _ in mix]
+        return picks[0] if len(mix) == 1 else mixed(picks, shares, count, self.rng, self._hot.orders, fit, host_pages)
 
-    def _by(self, by: Choice) -> Sequence[Order]:
-        """Return the order of each shard that decides."""
-        if by.policy == GREEDY_LINKS:
-            inlinks = self._usable_inlinks()
-            if self._by_inlinks is None or self._by_inlinks[0] is not inlinks:
-                if self._by_inlinks is not None:
-                    for hot, order in zip(self._hot.orders, self._by_inlinks[1], strict=True):
-                        hot.drop(order)
-                self._by_inlinks = inlinks, [ByInLinks(inlinks, shard) for shard in range(len(self._crawl))]
-            return self._by_inlinks[1]
-        ranking = self.ranking(by.mode, by.policy)
-        return [hot.strategy for hot in self._hot.orders] if ranking is None else ranking.orders(self._hot.orders)
+    def _mix(self, by: Choice) -> Mix:
+        """Return the orders that decide, with their shares."""
+        if by.policy:
+            return self._policies.mix(by.policy)
+        ranking, hots = self.ranking(by.mode, by.policy), self._hot.orders
+        return [(1.0, [hot.strategy for hot in hots] if ranking is None else ranking.orders(hots))]
 
-    def _usable_inlinks(self) -> InLinkColumns:
-        inlinks = self._inlinks
-        assert inlinks is not None
-        # Otherwise its ids may belong to other pages now.
-        return inlinks if inlinks.loads == self._crawl.loads else InLinkColumns(inlinks.kept)
-
-    def _drawn(self, policy: str, within: Within | None, nearness: int) -> Sequence[PageSource]:
-        """Return the pages of each shard, within some domains and a depth, as a policy draws them."""
-        only, shards, orders = self._only(within, nearness), self._hot.shards, self._hot.orders
-        if policy in EXPANSIONS:
-            inlinks = self._usable_inlinks()
-            unread = [[hot.weights.by_inlinks(inlinks)] for hot in shards]
-            return draw_pages(orders, unread, self.rng, only, alike=partial(self._alike, UNREAD))
-        scores = self._scores if policy == BY_LINK_SCORE else None
-        if scores is not None and scores.loads != self._crawl.loads:  # Its ids may belong to other pages now.
-            scores = None
-        kinds = [[hot.weights.kind(name) for name in POLICIES[policy]] for hot in shards]
-        return draw_pages(orders, kinds, self.rng, only, scores, alike=partial(self._alike, "one"))
-
-    def _alike(self, kind: str) -> list[PageWeights]:
-        return [hot.weights.kind(kind) for hot in self._hot.shards]
+    def taken(self, by: Choice, picked: Picked) -> None:
+        """Note that pages that were picked are to be leased: those that a policy draws are drawn again."""
+        if not by.policy:
+            return
+        with self._hot.locked():
+            if self._hot.is_current():
+                for part, (_, orders) in enumerate(self._policies.mix(by.policy)):
+                    own, every = picked.parts == part, not (by.domains or by.nearness)
+                    take(orders, picked.shards, picked.ids, own, all_pages=every)
 
     def _unfit(self, picked: Picked) -> Bools:
         """Judge pages that were chosen; return a mask of those that must not be offered, or not yet."""

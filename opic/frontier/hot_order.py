@@ -224,7 +224,14 @@ class HotOrder:
         A reservation has no end and is not counted.
         """
         self.where[ids] = LEASED
-        self.host_free[hosts[self.single[hosts]]] = np.inf
+        hosts = hosts[self.single[hosts]]
+        self.host_free[hosts] = np.inf
+        self._tell_of(hosts)
+
+    def _tell_of(self, hosts: Int64s) -> None:
+        if len(hosts):
+            for order in self._indexes:
+                order.hosts_changed(hosts)
 
     def release(self, ids: Int64s) -> None:
         """End the leases and back-offs of pages; other pages are ignored."""
@@ -280,6 +287,7 @@ class HotOrder:
         before = self.host_free[hosts]
         self.host_free[hosts] = until
         self.host_timers.add(hosts, until)
+        self._tell_of(hosts)
         sooner = hosts[(until < before) & (before > self.now) & (before < np.inf)]
         if len(sooner):  # Indexes would look at their pages again at the former time.
             self.changed(self.pages_of(sooner))
@@ -307,7 +315,7 @@ class HotOrder:
         """Advance the clock, free the pages and hosts that are due, and take in all changes."""
         self.now = max(self.now, now)
         self.grow()
-        self.host_timers.due(self.now)
+        self._tell_of(self.host_timers.due(self.now))
         self._end_holds()
         self.settle()
         for index in self._indexes.values():

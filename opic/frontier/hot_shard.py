@@ -15,7 +15,6 @@ import numpy as np
 from opic.admission import Admission
 from opic.arrays import Bools, Float64s, Int64s
 from opic.frontier import page_counts
-from opic.frontier.expansion import PolicyWeights
 from opic.frontier.held_pages import Held
 from opic.frontier.host_limits import HostLimits
 from opic.frontier.hot_order import HotOrder
@@ -132,7 +131,6 @@ class HotShard:
             single=politeness.host_delay_seconds > 0,
             retry_seconds=politeness.retry_seconds,
         )
-        self.weights = PolicyWeights(replica)
         self._loaded = False
         self.called_at = float("-inf")  # When the store was last asked, monotonic.
         self.freed = -1  # How often pages and hosts were freed early, as far as we heard.
@@ -171,7 +169,6 @@ class HotShard:
         """Apply a journal record: changed pages, and fetches, which end leases and waits or start waits."""
         limited = self.limits.applied(effect)
         self.order.changed(np.union1d(changed, limited) if len(limited) else changed)
-        self.weights.changed(changed)
         if effect.classes is not None:
             self.note_terms()
         timed = [effect.read_page, effect.noted_of("not_before_us")[0], effect.forgotten]
@@ -224,7 +221,6 @@ class HotShard:
 
     def linked(self, ids: Int64s) -> None:
         """Apply changed in-links."""
-        self.weights.changed(ids)
         self.order.changed(ids[ids < len(self.replica)])
 
     def note_terms(self, ids: Int64s | None = None) -> None:

@@ -89,6 +89,7 @@ class KeyBlocks:
     def raised(self, ids: Int64s) -> None:
         """Take in pages that are new or free, or have another key."""
         if len(ids):
+            self.order.changed(ids)
             keys, read = self._pages.keys(ids, self.order)
             np.maximum.at(self._bounds, 2 * (ids >> BLOCK_BITS) + read, keys)
 

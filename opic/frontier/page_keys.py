@@ -79,11 +79,12 @@ class OrderColumns(Protocol):
 class Order:
     """An order of the pages of a shard: the largest key comes first, ties by id. A subclass has `keys`.
 
-    A page's priority multiplies its key. Pages that something holds back for good, and with `with_cash` pages without
+    Pages that something holds back for good, and with `with_cash` pages without
     cash, have no place in it.
     """
 
     with_cash: ClassVar[bool] = True  # A read of a page without cash would move nothing.
+    prioritised: ClassVar[bool] = True  # Whether a page's priority multiplies its key.
     growth: float = 0.0  # By how much a key may grow for each grain that the credit of the page's class grows by.
 
     def keys(self, ids: Int64s) -> Float64s:
@@ -93,6 +94,12 @@ class Order:
     def column(self) -> tuple[Float64s, Bools] | None:
         """Return the keys of the first pages and a mask of the read ones, if they are at hand; None if they are not."""
         return None
+
+    def changed(self, ids: Int64s) -> None:
+        """Take in free pages that are new, changed or were held, before their keys are asked for."""
+
+    def hosts_changed(self, hosts: Int64s) -> None:
+        """Take in hosts that rest or are free again."""
 
 
 class ByCash(Order):
@@ -154,7 +161,7 @@ def keys_of(order: Order, columns: OrderColumns, credits: Int64s, ids: Int64s) -
     if (shut := page_counts.shut(columns, ids)) is not None:
         fit &= ~shut
     keys = order.keys(ids)
-    if (priority := columns.priority(ids)) is not None:
+    if order.prioritised and (priority := columns.priority(ids)) is not None:
         keys = times_priority(keys, priority)
     return np.where(fit, keys, NOWHERE), read
 

@@ -1,10 +1,11 @@
 """Choose the free pages with the greatest keys: a merge over all shards, a few pages of each host."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -29,6 +30,7 @@ class Picked:
     ids: Int64s
     hosts: Int64s  # Host numbers within the shard.
     counts: Float64s  # Their keys.
+    parts: Int64s  # Which order of a mix each is of.
 
     def __len__(self) -> int:
         """Return the number of pages."""
@@ -36,7 +38,7 @@ class Picked:
 
     def only(self, some: Bools | Int64s | slice) -> "Picked":
         """Return the pages of a mask, of some positions, or of a range of them."""
-        return Picked(self.shards[some], self.ids[some], self.hosts[some], self.counts[some])
+        return Picked(self.shards[some], self.ids[some], self.hosts[some], self.counts[some], self.parts[some])
 
     def of_hosts(self, count: int) -> "Picked":
         """Return the pages of the first `count` hosts."""
@@ -55,6 +57,7 @@ class Picked:
             np.concatenate((self.ids, more.ids)),
             np.concatenate((self.hosts, more.hosts)),
             np.concatenate((self.counts, more.counts)),
+            np.concatenate((self.parts, more.parts)),
         )
 
     def after(self, count: int) -> "Picked":
@@ -75,7 +78,6 @@ def pick(
     within: Within | None = None,
     fit: Fit | None = None,
     nearness: int = 0,
-    drawn: Callable[[], Sequence[PageSource]] | None = None,
     by: Sequence[Order] | None = None,
     host_pages: int | None = None,
 ) -> Picked:
@@ -91,19 +93,57 @@ def pick(
         fit: takes shards and hosts of pages, in order; returns a mask of the pages that may be taken. Calls are
             cumulative: each continues from the one before.
         nearness: only pages of at least this nearness, see `opic.model.page_notes`; 0 for all.
-        drawn: returns the pages of each shard as they are drawn; `mode`, `within` and `nearness` are then its business.
         by: the order of each shard that decides; the strategy if None.
         host_pages: maximum number of pages of a host; if None, one of each host with a delay.
     """
     for shard, (order, time) in enumerate(zip(orders, now, strict=True)):
         order.advance(time)
         order.begin(busy[shard] if busy is not None else None)
-    if drawn is not None:
-        sources = drawn()
-    else:
-        by = by or [order.strategy for order in orders]
-        sources = _sources(orders, by, SIDES[mode], within, nearness)
+    sources = _sources(orders, by or [order.strategy for order in orders], SIDES[mode], within, nearness)
     return _merge(orders, sources, count, fit, HostQuota(orders, host_pages)).first(count)
+
+
+def mixed(  # noqa: PLR0917 - what one choice is made of
+    picks: Sequence[Picked],
+    shares: Sequence[float],
+    count: int,
+    rng: np.random.Generator,
+    orders: Sequence[HotOrder],
+    fit: Fit | None = None,
+    host_pages: int | None = None,
+) -> Picked:
+    """Choose from several choices: each page is the next of one of them, drawn by their shares while it has any left.
+
+    Args:
+        picks: the choices, each of up to `count` pages.
+        shares: their shares, 1 in all.
+        count: maximum number of pages.
+        rng: decides.
+        orders: the order of each shard.
+        fit: as in `pick`.
+        host_pages: as in `pick`.
+    """
+    rows = [list(zip(one.shards.tolist(), one.ids.tolist(), one.hosts.tolist(), strict=True)) for one in picks]
+    starts = np.concatenate(([0], np.cumsum([len(one) for one in picks])))
+    at, found, taken, given = [0] * len(picks), list[int](), set[tuple[int, int]](), Counter[tuple[int, int]]()
+    for turn in rng.choice(len(picks), count, p=shares).tolist():
+        for part in (turn, *(other for other in range(len(picks)) if other != turn)):
+            while at[part] < len(rows[part]):
+                shard, page, host = rows[part][at[part]]
+                at[part] += 1
+                most = host_pages or (1 if orders[shard].single[host] else count)
+                if (shard, page) not in taken and given[shard, host] < most:
+                    break
+            else:
+                continue
+            taken.add((shard, page))
+            given[shard, host] += 1
+            found.append(int(starts[part]) + at[part] - 1)
+            break
+    every = [replace(one, parts=np.full(len(one), part)) for part, one in enumerate(picks)]
+    chosen = reduce(Picked.followed_by, every).only(np.array(found, np.int64))
+    chosen = replace(chosen, counts=-np.arange(len(chosen), dtype=np.float64))  # Keys of different orders say nothing.
+    return chosen if fit is None else chosen.only(fit(chosen.shards, chosen.hosts))
 
 
 def first_free(
@@ -187,7 +227,7 @@ def _sources(
 ) -> list[PageSource]:
     sources: list[PageSource] = []
     for shard, (order, by_key) in enumerate(zip(orders, by, strict=True)):
-        ids = inside = None
+        index, ids, inside = order.index(by_key), None, None
         if within is not None:
             if not len(within.hosts[shard]):
                 continue
@@ -197,7 +237,6 @@ def _sources(
         if ids is not None and len(ids) <= LISTED_PAGES:
             sources.append(ListSource(shard, order, ids, by_key, sides))
             continue
-        index = order.index(by_key)
         sources += [KeySource(shard, order, index, side, inside=inside, nearness=nearness) for side in sides]
     return sources
 
@@ -242,7 +281,7 @@ def _merge(
 ) -> Picked:
     """Merge the sources in order until more than `count` pages are taken, or no more are left."""
     have, met, nothing = 0, 0, np.empty(0, np.int64)
-    batches: list[tuple[Int64s, Int64s, Int64s, Float64s]] = [(nothing, nothing, nothing, np.empty(0))]
+    batches: list[tuple[Int64s, Int64s, Int64s, Float64s, Int64s]] = []
     while have <= count:
         wanted = count + 1 - have
         if met:  # Hosts had given enough: as large a share of the next pages is expected to be left out.
@@ -268,10 +307,10 @@ def _merge(
                 refused = hosts[~fits & (shards == shard)]
                 orders[shard].mark[refused] = orders[shard].tick
             shards, ids, neg, hosts = shards[fits], ids[fits], neg[fits], hosts[fits]
-        batches.append((shards, ids, hosts, -neg))
+        batches.append((shards, ids, hosts, -neg, np.zeros(len(ids), np.int64)))
         have += len(ids)
-    columns: list[Any] = [np.concatenate(parts) for parts in zip(*batches[len(batches) > 1 :], strict=True)]
-    return Picked(*columns)
+    batches.append((nothing, nothing, nothing, np.empty(0), nothing))
+    return Picked(*map(np.concatenate, zip(*batches, strict=True)))
 
 
 def _catch_up(sources: Sequence[PageSource], wanted: int) -> None:

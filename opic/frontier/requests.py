@@ -15,14 +15,18 @@ from opic.store.back_offs import WAITS_MAX
 from opic.urls.canonical import canonical_host, shown
 from opic.urls.normalization import PLAIN, Normalization
 
-# Recrawl policies: what pages are drawn by, each in an equal share of the draws; see `opic.frontier.recrawl`.
-# The other half of the draws of LDU is the pages with the greatest link scores.
-POLICIES: Final = {"U": ("one",), "OR": ("seen",), "YR": ("rate",), "YRU": ("rate", "one"), "LDU": ("one",)}
+# Policies: the orders that pages come by, with their shares of the choices; see `opic.frontier.policy_orders`.
+RECRAWLS: Final = {  # Of mode refresh; see `opic.frontier.recrawl`.
+    "U": {"alike": 1.0},
+    "OR": {"seen": 1.0},
+    "YR": {"rate": 1.0},
+    "YRU": {"rate": 0.5, "alike": 0.5},
+    "LDU": {"link score": 0.5, "alike": 0.5},
+}
+EXPANSIONS: Final = {"GAI": {"in-links": 1.0}, "AI": {"drawn in-links": 1.0}}  # Of mode discover; see `.expansion`.
+POLICIES: Final = {**RECRAWLS, **EXPANSIONS}
 NEED_YIELDS: Final = ("OR", "YR", "YRU", "LDU")
 BY_LINK_SCORE: Final = "LDU"
-EXPANSIONS: Final = ("GAI", "AI")  # Of mode discover; see `opic.frontier.expansion`.
-GREEDY_LINKS: Final = "GAI"  # The others draw pages at random.
-DRAWN: Final = (*POLICIES, "AI")
 MODES: Final = ("any", "discover", "refresh", "coverage")
 SHARE_BY_IMPORTANCE: Final = 0.5  # Of never-read pages in mode any where pages come by importance, if not set.
 LEASE_SECONDS_MAX: Final = 86_400.0
@@ -174,9 +178,9 @@ def _check_policy(mode: str, policy: str | None) -> None:
     """Raise BadInput for a mode or a policy that does not exist, or for a policy of another mode."""
     if mode not in MODES:
         raise BadInput(f"mode={shown(mode)} is none of {', '.join(MODES)}")
-    if policy is not None and policy not in (*POLICIES, *EXPANSIONS):
-        raise BadInput(f"policy={shown(policy)} is none of {', '.join((*POLICIES, *EXPANSIONS))}")
-    if policy in POLICIES and mode != "refresh":
+    if policy is not None and policy not in POLICIES:
+        raise BadInput(f"policy={shown(policy)} is none of {', '.join(POLICIES)}")
+    if policy in RECRAWLS and mode != "refresh":
         raise BadInput(f"policy={shown(policy)} is about pages read before: ask with mode=refresh")
     if policy in EXPANSIONS and mode != "discover":
         raise BadInput(f"policy={shown(policy)} is about pages never read: ask with mode=discover")

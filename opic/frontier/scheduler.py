@@ -300,6 +300,7 @@ class Scheduler:
         if at := len(chosen):
             chosen += [(shard, page, None) for shard, page in candidates[at : _end(worths, at, spare, least)]]
         taken = picked.first(len(chosen))
+        self.choices.taken(by, picked.first(at))
         self._reserve(taken)
         if ration is not None:
             ration.take((taken.hosts * len(self.crawl) + taken.shards).tolist())

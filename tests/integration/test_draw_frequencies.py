@@ -8,11 +8,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from frontiers import drawn_places
 from linked_web import Web
 from servers import Server
 
 from opic.frontier import Frontier, PolitenessSettings
-from opic.frontier.requests import EXPANSIONS, POLICIES, PagesRequest
+from opic.frontier.requests import EXPANSIONS, RECRAWLS, PagesRequest
 from opic.model.cash import DAY_US
 from opic.query.kept_links import KeptLinks
 
@@ -43,18 +44,17 @@ def chances(policy: str) -> dict[str, float]:
     inlinks = [sum(str(target) in shown for shown in SECOND) for target in range(len(TARGETS))]
     days = [len(HUBS) + AGAIN.index(hub) - hub for hub in range(len(HUBS))]
     kinds = {
-        "one": [1.0] * len(HUBS),
+        "alike": [1.0] * len(HUBS),
         "seen": [len(set(first)) + len(some) for first, some in zip(FIRST, new, strict=True)],
         "rate": [len(some) / (length * DAY_US) for some, length in zip(new, days, strict=True)],
     }
     if policy == "AI":
         return dict(zip(TARGETS, np.array(inlinks) / sum(inlinks), strict=True))
-    parts = [np.array(kinds[kind]) / sum(kinds[kind]) for kind in POLICIES[policy]]
-    if policy == "LDU":
-        scores = np.array([sum(inlinks[int(target)] for target in some) for some in new])
-        assert np.count_nonzero(scores == scores.max()) == 1
-        parts.append((scores == scores.max()).astype(float))
-    return dict(zip(HUBS, np.mean(parts, axis=0), strict=True))
+    scores = np.array([sum(inlinks[int(target)] for target in some) for some in new])
+    assert np.count_nonzero(scores == scores.max()) == 1
+    kinds["link score"] = (scores == scores.max()).astype(float).tolist()
+    parts = [share * np.array(kinds[kind]) / sum(kinds[kind]) for kind, share in RECRAWLS[policy].items()]
+    return dict(zip(HUBS, np.sum(parts, axis=0), strict=True))
 
 
 @pytest.mark.parametrize("shards", [1, 16])
@@ -67,13 +67,10 @@ def test_each_page_is_drawn_as_often_as_its_policy_defines(valkey: Server, shard
                 store.checkpoint()
         crawl = web.opened(shards) if restarted else web.crawl
         frontier = Frontier(crawl, PolitenessSettings(host_delay_seconds=0.0), links=KeptLinks(crawl))
-        choices = frontier._scheduler.choices
-        choices.rng = np.random.default_rng(SEED)
-        for policy in (*POLICIES, "AI"):
+        frontier._scheduler.choices.rng = np.random.default_rng(SEED)
+        for policy in (*RECRAWLS, "AI"):
             request = PagesRequest.of(1, 1.0, mode="discover" if policy in EXPANSIONS else "refresh", policy=policy)
-            frontier._scheduler.peek(request)  # The draws are of the state as of now, without a look at the store each.
-            picks = [choices.pick(request.choice(request.mode), 1) for _ in range(draws)]
-            found = Counter((int(one.shards[0]), int(one.ids[0])) for one in picks)
+            found = Counter(place for places in drawn_places(frontier, request, draws) for place in places)
             urls = crawl.urls_of(list(found))
             expected = chances(policy)
             counts = Counter({urls[place]: count for place, count in found.items()})

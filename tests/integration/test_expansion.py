@@ -14,7 +14,6 @@ from serving import serving
 from opic.client import Client, Conflict, Event
 from opic.errors import BadInput, NotKept
 from opic.frontier import Frontier, PolitenessSettings
-from opic.frontier.recrawl import BLOCK_PAGES, PARTS_MAX
 from opic.frontier.requests import PagesRequest
 from opic.model.cash import Flag
 from opic.model.events import CrawlEvent
@@ -61,11 +60,11 @@ def test_choices_while_replicas_are_reloaded_leave_nothing_behind(valkey: Server
     frontier = frontier_of(linked(valkey, 1), 1)
     assert len(taken(frontier, "GAI", 2)) == 2
     choices = frontier._scheduler.choices
-    inlinks = choices._usable_inlinks()
+    inlinks = choices._policies.usable_inlinks()
     listeners = list(inlinks.kept.release_listeners)
     inlinks.loads = [-1]  # As if the replica had been loaded since: the ids may belong to other pages.
     for _ in range(3):
-        assert not choices._usable_inlinks().columns[0].any()
+        assert not choices._policies.usable_inlinks().columns[0].any()
     assert inlinks.kept.release_listeners == listeners
 
 
@@ -124,13 +123,11 @@ def test_domains_and_host_delays_are_respected(valkey: Server) -> None:
 
 def test_choice_over_many_blocks_equals_a_sort(valkey: Server) -> None:
     web, rng = Web(valkey, "blocks"), np.random.default_rng(1)
-    pages = [f"http://p{number % 50}.org/{number}" for number in range(3 * BLOCK_PAGES)]
+    pages = [f"http://p{number % 50}.org/{number}" for number in range(1_500)]
     for number in range(40):
         web.read(f"http://hub{number}.org/", [pages[at] for at in np.unique(rng.zipf(1.3, 200) % len(pages))])
     frontier = frontier_of(web, 1)
-    for noted in (0, 0, PARTS_MAX + 1, 0):
-        for _ in range(noted):
-            frontier._scheduler.hot.shards[0].linked(np.zeros(1, np.int64))
+    for _ in range(4):
         counts = Counter(to for links in web.links.values() for to in links if to not in web.links)
         best = sorted(counts.values(), reverse=True)
         urls = taken(frontier, "GAI", 300)

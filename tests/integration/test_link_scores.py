@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from example_counts import part_of
+from frontiers import drawn_places
 from linked_web import PAGES, Web
 from processes import wait_until
 from same_state import small_blocks
@@ -20,8 +21,7 @@ from serving import serving
 from experiments.algorithms.discovery import DiscoveryCrawl, SampledOrder
 from opic.client import Client, Conflict, Event
 from opic.errors import NotKept
-from opic.frontier import Frontier, PolitenessSettings, recrawl
-from opic.frontier.recrawl import times_of_best
+from opic.frontier import Frontier, PolitenessSettings
 from opic.frontier.requests import PagesRequest
 from opic.ingest import Writer
 from opic.model.events import CrawlEvent
@@ -199,14 +199,13 @@ class Scored:
     def drawn(self, count: int, **more: Any) -> Iterator[tuple[str, ...]]:
         request = PagesRequest.of(count, 1.0, mode="refresh", policy="LDU", **more)
         urls: dict[Any, str] = {}
-        for _ in range(DRAWS):
-            places = self.frontier._scheduler.peek(request).places
+        for places in drawn_places(self.frontier, request, DRAWS):
             urls |= self.frontier.crawl.urls_of([place for place in places if place not in urls])
             yield tuple(urls[place] for place in places)
 
 
 def chances(pages: Sequence[str], count: int) -> dict[tuple[str, ...], float]:
-    """The chance of each order of draws: half the best page that is left, half any; a page drawn again is none."""
+    """The chance of each order of draws: half the best page that is left, half any that is left."""
     best = [page for page in READ[:2] if page in pages]
     found = {(): 1.0}
     for _ in range(count):
@@ -215,8 +214,8 @@ def chances(pages: Sequence[str], count: int) -> dict[tuple[str, ...], float]:
             left = [page for page in pages if page not in drawn]
             first = next((page for page in best if page in left), None)
             for page in left:
-                share = 1 / len(pages) + (page == first)
-                longer[*drawn, page] = chance * share / (len(left) / len(pages) + (first is not None))
+                share = 1 / len(left) if first is None else 0.5 / len(left) + 0.5 * (page == first)
+                longer[*drawn, page] = chance * share
         found = longer
     return found
 
@@ -265,12 +264,7 @@ def test_leased_and_vanished_pages_leave_their_turn_to_the_next_best(valkey: Ser
     assert abs(firsts[READ[1]] / DRAWS - (0.5 + 0.5 / 5)) < 0.1
 
 
-@pytest.mark.parametrize("sampled", [1 << 13, 5])
-def test_half_the_draws_are_by_score_also_while_most_pages_are_leased(
-    valkey: Server, monkeypatch: pytest.MonkeyPatch, sampled: int
-) -> None:
-    """Exactly where all pages are counted, nearly where they are sampled."""
-    monkeypatch.setattr(recrawl, "SAMPLED", sampled)
+def test_half_the_draws_are_by_score_also_while_most_pages_are_leased(valkey: Server) -> None:
     scored = Scored(valkey)
     domains = ["h2.org", "h3.org", "h4.org"]
     leased: Any = scored.frontier.next(9, mode="refresh", policy="U", domains=domains)
@@ -287,26 +281,6 @@ def test_host_with_a_delay_gives_one_page_and_its_best(valkey: Server) -> None:
     firsts = Counter(drawn[0] for drawn in scored.drawn(2))
     assert abs(firsts[READ[0]] / DRAWS - (0.5 + 0.5 / 6)) < 0.1
     assert all(len({url.split("/")[2] for url in drawn}) == len(drawn) for drawn in scored.drawn(6))
-
-
-def test_draws_of_several_pages_have_the_frequencies_of_single_draws() -> None:
-    """Of three pages, drawn by themselves as often as by score: the frequency of each order, beside single draws."""
-    rng, found = np.random.default_rng(5), Counter[tuple[int, ...]]()
-    for _ in range(20_000):
-        found[tuple(np.argsort(times_of_best(3, 1.0, 1 / 3, rng)).tolist())] += 1
-    pages = READ[:3]
-    plain = Counter[tuple[int, ...]]()
-    for _ in range(20_000):
-        left, order = list(range(len(pages))), list[int]()
-        while left:
-            page = left[0] if rng.random() < 0.5 else int(rng.integers(3))
-            if page in left:
-                order.append(page)
-                left.remove(page)
-        plain[tuple(order)] += 1
-    orders = list(itertools.permutations(range(3)))
-    table = [[counts[order] for order in orders] for counts in (found, plain)]
-    assert stats.chi2_contingency(table).pvalue > CHANCE
 
 
 def test_without_kept_links_the_policy_is_refused(valkey: Server) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from frontiers import PARTITION, Crawl, pages_of
+from frontiers import PARTITION, Crawl, drawn_places, pages_of
 from processes import wait_until
 from same_state import assert_same_replica, small_blocks
 from scipy import stats
@@ -18,13 +18,10 @@ from serving import serving
 from opic.client import Client
 from opic.errors import BadInput, NotKept
 from opic.frontier import Frontier, PolitenessSettings
-from opic.frontier.recrawl import BLOCK_PAGES, PageWeights, fit_for_recrawl
 from opic.frontier.requests import NEED_YIELDS, PagesRequest
 from opic.ingest import ShardWriter
-from opic.model.cash import CrawlRules
 from opic.model.events import CrawlEvent, Record, encode_crawl_event
 from opic.replica import Crawl as Shards
-from opic.replica import Replica
 from opic.service.service import EmbeddedService
 from opic.settings import Settings
 from opic.store import Shard
@@ -67,8 +64,7 @@ class Recrawl:
         """How often pages are chosen, without leasing them."""
         found, names = Counter[str](), {}
         request = PagesRequest.of(count, 1.0, mode="refresh", policy=policy, **more)
-        for _ in range(DRAWS):
-            places = self.frontier._scheduler.peek(request).places
+        for places in drawn_places(self.frontier, request, DRAWS):
             names |= self.frontier.crawl.urls_of([place for place in places if place not in names])
             found.update(names[place] for place in places)
         return found
@@ -109,8 +105,7 @@ def test_batch_has_each_page_once_and_those_without_weight_last(valkey: Server) 
     crawl = Recrawl(valkey)
     lasts = Counter[str]()
     request = PagesRequest.of(10, 1.0, mode="refresh", policy="YR")
-    for _ in range(200):
-        picked = crawl.frontier._scheduler.peek(request).places
+    for picked in drawn_places(crawl.frontier, request, 200):
         urls = crawl.frontier.crawl.urls_of(picked)
         assert sorted(urls[place] for place in picked) == HUBS
         lasts[urls[picked[-1]]] += 1
@@ -206,24 +201,6 @@ def test_counts_do_not_depend_on_the_batches(valkey: Server) -> None:
         columns.append([writer.replica.columns.of(name, ids).tolist() for name in ("seen", "rate")])
     assert columns[0] == columns[1] == columns[2]
     assert any(columns[0][1])
-
-
-def test_weights_of_a_large_shard_are_summed_by_block() -> None:
-    """A draw of many blocks is that of the plain table, also after pages changed."""
-    replica = Replica(CrawlRules(), yields=True)
-    pages = 3 * BLOCK_PAGES + 5
-    replica.columns.reserve(pages)
-    replica.pages = pages
-    rng = np.random.default_rng(2)
-    replica.columns.state[:pages] = np.where(rng.random(pages) < 0.5, 0x18, 0x08)
-    weights = PageWeights(replica, fit_for_recrawl)
-    read = weights.of(np.arange(pages))
-    assert weights.total() == read.sum()
-    assert read[weights.draw(500, rng)].all()
-    replica.columns.state[:BLOCK_PAGES] = 0
-    weights.changed(np.arange(BLOCK_PAGES))
-    assert weights.total() == read[BLOCK_PAGES:].sum()
-    assert (weights.draw(500, rng) >= BLOCK_PAGES).all()
 
 
 @pytest.mark.parametrize(
