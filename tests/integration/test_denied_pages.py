@@ -36,6 +36,8 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     "depth": {"max_depth": 2},
 }
 
+ALIKE = MODES.keys() - {"any", "refresh"}  # Those that differ on one shard, or without a delay, in nothing else.
+
 
 class World:
     """A crawl with free pages, among which unfit ones have the most cash, and an endpoint that knows it all."""
@@ -87,8 +89,14 @@ def world(valkey: Server) -> Callable[[int, float], World]:
     return lambda shards, delay: World(valkey, shards, delay)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("shards", "delay"), [(1, 60.0), (1, 0.0), (3, 60.0)])
+@pytest.mark.parametrize(
+    ("mode", "shards", "delay"),
+    [
+        pytest.param(mode, *terms, marks=pytest.mark.thorough if terms != (3, 60.0) and mode in ALIKE else ())
+        for terms in ((1, 60.0), (1, 0.0), (3, 60.0))
+        for mode in MODES
+    ],
+)
 @pytest.mark.usefixtures("large")
 def test_denied_pages_with_the_most_cash_leave_every_answer_full(
     world: Callable[[int, float], World], mode: str, shards: int, delay: float

@@ -38,6 +38,11 @@ def away(request: pytest.FixtureRequest, kafka: Kafka) -> Iterator[str]:
             kafka.wake()
 
 
+@pytest.mark.parametrize(
+    "away",
+    ["nothing listens", pytest.param("silent socket", marks=pytest.mark.thorough), "paused broker"],
+    indirect=True,
+)
 def test_commands_report_in_one_line_that_kafka_is_unavailable(
     away: str, kafka: Kafka, valkey: Server, tmp_path: Path
 ) -> None:

@@ -232,7 +232,7 @@ def test_half_the_draws_are_the_page_with_the_greatest_score(valkey: Server, sha
     assert all(sorted(drawn) == sorted(READ) for drawn in itertools.islice(scored.drawn(9), 50))
 
 
-@pytest.mark.parametrize("shards", [1, 16])
+@pytest.mark.parametrize("shards", [1, pytest.param(16, marks=pytest.mark.thorough), 4])
 def test_endpoint_that_starts_later_draws_like_the_one_that_saw_the_reads(valkey: Server, shards: int) -> None:
     scored = Scored(valkey, shards)
     expected = chances(READ, 2)

@@ -38,7 +38,10 @@ def listed(*words: object, cwd: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("select", ["sc", "pf", "outlinks", "random", "combined"])
+@pytest.mark.parametrize(
+    "select",
+    ["sc", *(pytest.param(one, marks=pytest.mark.thorough) for one in ("pf", "outlinks", "random")), "combined"],
+)
 def test_recorded_web_gives_a_ranked_list(tmp_path: Path, select: str) -> None:
     found = listed(*RECORDED, "--fetch", 40, "--select", select, cwd=tmp_path)
     assert {"domain", "pages", "outside_fetched", "method", "service_coverage", "as_of"} <= found.keys()

@@ -11,7 +11,7 @@ from kafka_crawl import Topic, event, opic, settings_of, settle, workers
 from kafka_server import Kafka
 from logs import PARTITION, record
 from processes import wait_until
-from servers import Server
+from servers import NAMES, Server
 from serving import serving
 
 from opic.errors import StoreLost
@@ -54,13 +54,18 @@ def without_meta(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "what"),
+    ("servers", "loss", "what"),
     [
-        (only_what_redis_keeps, "1 of its keys are left, without those that describe it"),
-        (without_first_shard, "of its keys are left"),
-        (without_second_shard, "shard 1 of 3 is gone"),
-        (without_meta, "of its keys are left"),
+        pytest.param(server, *case, marks=[] if server == usual else pytest.mark.thorough)
+        for server in NAMES
+        for usual, *case in (
+            ("redis", only_what_redis_keeps, "1 of its keys are left, without those that describe it"),
+            ("valkey", without_first_shard, "of its keys are left"),
+            ("redis", without_second_shard, "shard 1 of 3 is gone"),
+            ("valkey", without_meta, "of its keys are left"),
+        )
     ],
+    indirect=["servers"],
 )
 def test_partial_store_is_refused_and_its_file_is_not_rewritten(
     servers: Server, loss: Callable[[Server], None], what: str

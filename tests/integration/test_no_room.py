@@ -88,11 +88,15 @@ COMMANDS = {
     "topic-model": "opic topic-model OUT/model.json --recorded TEXTS --on tag:cats",
     "experiment": "experiments fig2 --quick --out OUT",
 }
+# Written like others of these, by the same function.
+ALIKE = ("csv", "recorded history", "coverage")
 KEPT = {"local-rank state": ["events.jsonl", "state.json"]}  # Whole lines, from which the same command goes on.
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough if name in ALIKE else ()) for name in COMMANDS]
+)
 def test_command_without_room_says_so_and_leaves_no_part_of_a_file(service: Service, tmp_path: Path, name: str) -> None:
     folder, out = service.data.parent, tmp_path / "out"
     out.mkdir()
@@ -111,7 +115,14 @@ def test_command_without_room_says_so_and_leaves_no_part_of_a_file(service: Serv
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "command", ["--help", "top --n 1000", "top --all --json", "series", "stats", "hosts", "history http://a.example/"]
+    "command",
+    [
+        *["--help", "top --n 1000", "top --all --json"],
+        *(
+            pytest.param(one, marks=pytest.mark.thorough)
+            for one in ("series", "stats", "hosts", "history http://a.example/")
+        ),
+    ],
 )
 def test_output_that_has_no_room_is_an_error_that_says_so(service: Service, command: str) -> None:
     arguments = command.split() if command == "--help" else [*command.split(), "--service", service.url]

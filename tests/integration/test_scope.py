@@ -107,7 +107,16 @@ def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
-@pytest.mark.parametrize("shards", [1, 4])
+@pytest.mark.parametrize(
+    ("size", "shards"),
+    [
+        ("small", 4),
+        ("large", 1),
+        pytest.param("small", 1, marks=pytest.mark.thorough),
+        pytest.param("large", 4, marks=pytest.mark.thorough),
+    ],
+    indirect=["size"],
+)
 @pytest.mark.usefixtures("size")
 def test_no_mode_offers_a_page_outside_and_each_offers_all_inside(world: Callable[[int], World], shards: int) -> None:
     made = world(shards)
