@@ -13,6 +13,7 @@ from typing import Any
 
 import curls
 import httpx
+from command_line import run_here
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
 from kafka.errors import CoordinatorNotAvailableError
@@ -32,7 +33,6 @@ from opic.settings import Settings
 from opic.store import connect
 
 STOP_SECONDS_MAX = 30.0
-COMMAND_SECONDS_MAX = 120.0
 SESSION_SECONDS = 1.0  # So short that a test may wait for a dead worker's partitions.
 RECORD_BYTES_MAX = Settings.load().max_body_bytes + RECORD_OVERHEAD_BYTES  # Of a worker by default.
 _numbers = itertools.count(int.from_bytes(os.urandom(3), "big"))
@@ -311,14 +311,7 @@ def serving(settings: Settings, said: Path) -> Iterator[str]:
 
 def opic(settings: Settings, *words: object, **env: str) -> subprocess.CompletedProcess[str]:
     """A command that ends by itself, and what it said."""
-    return subprocess.run(
-        [sys.executable, "-m", "opic.cli.main", *map(str, words)],
-        env=environment() | {"NO_COLOR": "1"} | settings.environment() | env,
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_SECONDS_MAX,
-        check=False,
-    )
+    return run_here(words, environment() | {"NO_COLOR": "1"} | settings.environment() | env)
 
 
 @contextmanager

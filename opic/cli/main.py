@@ -18,7 +18,7 @@ from opic.cli.history import history
 from opic.cli.kafka import letters_app, publish, topics_app
 from opic.cli.local_rank import local_rank
 from opic.cli.options import FOUND_A_PROBLEM
-from opic.cli.output import leave_out_headers, printing
+from opic.cli.output import printing, show_headers
 from opic.cli.replay import replay
 from opic.cli.sample import sample, topic_model
 from opic.cli.seed import seed
@@ -51,8 +51,7 @@ def _opic(
         bool, typer.Option("--header/--no-header", help="Whether lists in a pipe or file begin with a line of names.")
     ] = True,
 ) -> None:
-    if not header:
-        leave_out_headers()
+    show_headers(header)
 
 
 # In the order in which `opic --help` lists them.

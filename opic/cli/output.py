@@ -48,9 +48,9 @@ def printing() -> Iterator[None]:
         raise BadInput(f"standard output can't be written ({error.strerror})") from None
 
 
-def leave_out_headers() -> None:
-    """Print records as lines of values alone from now on."""
-    _shown["header"] = False
+def show_headers(wanted: bool) -> None:
+    """Begin lists in a pipe or file with a line of names, or not, from now on."""
+    _shown["header"] = wanted
 
 
 def print_json(answer: object) -> None:

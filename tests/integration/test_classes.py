@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,8 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
+from command_line import run_here
 from logs import PARTITION, record
-from repository import ROOT
 from servers import Server
 from serving import serving
 
@@ -64,9 +63,7 @@ def importance(client: httpx.Client, url: str) -> dict[str, Any]:
 
 
 def opic(*words: object) -> "subprocess.CompletedProcess[str]":
-    environment = {"PYTHONPATH": str(ROOT), "PATH": "", "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "opic.cli.main", *map(str, words)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return run_here(words, {"PATH": "", "NO_COLOR": "1"})
 
 
 def patch(client: httpx.Client, version: str | None = None, **change: object) -> httpx.Response:

@@ -13,6 +13,7 @@ from typing import Any
 
 import curls
 import pytest
+from command_line import run_here
 from ports import free_port
 from processes import Service, environment, running, without_source
 from typer.testing import CliRunner
@@ -58,10 +59,8 @@ SAME = [
 ]
 
 
-def opic(*words: object, given: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "opic", *map(str, words)]
-    clean = environment() | {"NO_COLOR": "1"} | env
-    return subprocess.run(command, env=clean, input=given, capture_output=True, text=True, timeout=60, check=False)
+def opic(*words: object, given: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+    return run_here(words, environment() | {"NO_COLOR": "1"} | env, given=given)
 
 
 def printed(*words: object, **env: str) -> dict[str, object]:

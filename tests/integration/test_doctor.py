@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -13,10 +12,10 @@ from types import SimpleNamespace
 
 import curls
 import pytest
+from command_line import run_here
 from kafka_crawl import WorkerProcess
 from logs import record
 from processes import wait_until
-from repository import ROOT
 from servers import Server
 from serving import serving
 
@@ -33,20 +32,12 @@ from opic.service.standing import StandingService
 from opic.settings import Settings
 from opic.store import Shard
 
-SECONDS_MAX = 60
 START_ONE = "start one with `opic worker`, or see its log"
 
 
 def opic(*words: object, **env: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OPIC_")}
-    return subprocess.run(
-        [sys.executable, "-m", "opic.cli.main", *map(str, words)],
-        env=clean | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"} | env,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_MAX,
-        check=False,
-    )
+    return run_here(words, clean | {"NO_COLOR": "1"} | env)
 
 
 def verdicts(**settings: object) -> dict[str, tuple[str, str]]:

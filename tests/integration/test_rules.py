@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from command_line import run_here
 from serving import serving
 
 from opic.service.service import EmbeddedService
@@ -32,8 +32,7 @@ def client(service: EmbeddedService) -> Iterator[httpx.Client]:
 
 
 def opic(service: EmbeddedService, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "opic.cli.main", *words, "--data", str(service.settings.data_dir())]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=os.environ)
+    return run_here((*words, "--data", service.settings.data_dir()), os.environ)
 
 
 def test_without_rules_all_pages_are_allowed_and_thresholds_are_the_defaults(client: httpx.Client) -> None:
