@@ -17,11 +17,11 @@ local function whole(n, least, most)
   return type(n) == 'number' and n == math.floor(n) and n >= least and n < most
 end
 
--- A function that takes its keys by their names without the hash tag.
+-- A function that takes its keys by their names without the hash tag, which is one in all keys of a call.
 local function by_name(call)
   return function(names, args)
-    local keys = {}
-    for i = 1, #names do keys[string.match(names[i], '}:(.*)$')] = names[i] end
+    local keys, first = {}, (string.find(names[1], '}:', 1, true) or 0) + 2
+    for i = 1, #names do keys[string.sub(names[i], first)] = names[i] end
     return call(keys, args)
   end
 end
@@ -70,24 +70,40 @@ end
 --     gets entries; holders if there are senders; all keys of pages if pages are forgotten
 --   ARGV expected-lsn expected-digest new-lsn new-digest record retry-seconds blob most-pages-in-waits letter-bytes-max
 --     meta-bytes-max
---   blob, a map of lists:
---     advances    source/partition, expected offset, next offset, ..
---     totals      field, text, ..
---     fetches     id, 1 if it failed, time (seconds), ..
---     letters     of dead letters: reason, partition, offset, index in an array or '', value, size of the whole value, ..
---     outboxes    shard, number, previous digest, entry, ..
---     calls       time of the record, name, ..; `forget`, a number: the time before which calls are forgotten
---     metas       metadata, list of its pages, ..; '' for none
---     senders     for each fetch: when it was made or reported (microseconds), digest of its crawler's name or ''; or {}
---     asked       number of a failed fetch that asks for a wait, seconds, ..
---     revived     pages whose back-offs end after that
---     forgotten   pages to forget
---     again       pages that were forgotten and are known again: id, URL, ..
---     since       entries of the key, a string
+--   blob: a map of the lists in SHAPES, and `forget`, the time before which calls are forgotten; `since`, a string
 -- Returns {'OK'}, or a refusal: {'HEAD', lsn, digest}, {'OFFSET', partition, next}, {'FULL', shard}, {'PAUSED', until}:
 -- a backup holds deliveries from other shards. A head equal to the caller's new one is success: the reply was lost.
 local OUTBOX_MAX = 20000  -- Entries of a few kilobytes: enough for a shard that is unavailable for an hour.
 local SINCE_BYTES = 1000
+
+local function text(value) return type(value) == 'string' end
+local function number(value) return type(value) == 'number' end
+local function total(value) return text(value) and string.find(value, '^%-?%d+$') ~= nil end
+local function page(value) return whole(value, 0, BALANCE) end
+
+local function pages(values)
+  if type(values) ~= 'table' then return false end
+  for _, value in ipairs(values) do
+    if not whole(value, -BALANCE, BALANCE) then return false end
+  end
+  return true
+end
+
+-- The lists of the blob: of what their elements are, in turn.
+local SHAPES = {
+  advances = {text, text, text},        -- source/partition, expected offset, next offset
+  totals = {text, total},               -- field, its value
+  fetches = {page, number, number},     -- id, 1 if it failed, time (seconds)
+  letters = {text, text, text, text, text, text},  -- dead letters; see `keep_letters`
+  outboxes = {text, text, text, text},  -- shard, number, previous digest, entry
+  calls = {number, text},               -- time of the record, name
+  metas = {text, pages},                -- metadata, '' for none, and its pages
+  senders = {number, text},             -- of each fetch: when it was made or reported (us), its crawler's digest or ''
+  asked = {number, number},             -- number of a failed fetch that asks for a wait, seconds
+  revived = {page},                     -- pages whose back-offs end after that
+  forgotten = {page},                   -- pages to forget
+  again = {page, text},                 -- id and URL of a page that was forgotten and is known again
+}
 
 -- Whether any partition is an outbox of another shard or the grants: only those have a colon in their names.
 local function own(advances)
@@ -97,17 +113,24 @@ local function own(advances)
   return false
 end
 
-local function pages_only(ids, least)
-  for _, page in ipairs(ids) do
-    if not whole(page, least or 0, BALANCE) then return false end
+-- The name of a list that is not as SHAPES says; nil if there is none.
+local function misshapen(blob)
+  for name, shape in pairs(SHAPES) do
+    local list, of = blob[name], #shape
+    if type(list) ~= 'table' or #list % of ~= 0 then return name end
+    for at, is in ipairs(shape) do
+      for i = at, #list, of do
+        if not is(list[i]) then return name end
+      end
+    end
   end
-  return true
+  return nil
 end
 
 local function check_outboxes(keys, outboxes)
   for i = 1, #outboxes, 4 do
-    local outbox = type(outboxes[i]) == 'string' and keys['out:' .. outboxes[i]]
-    if not outbox or type(outboxes[i + 3]) ~= 'string' then return redis.error_reply('OPICARGS bad outbox') end
+    local outbox = keys['out:' .. outboxes[i]]
+    if not outbox then return redis.error_reply('OPICARGS keys do not match blob') end
     if redis.call('XLEN', outbox) >= OUTBOX_MAX then return {'FULL', outboxes[i]} end
     if (redis.call('HGET', keys.sent, outboxes[i]) or '0') ~= outboxes[i + 1] then
       return redis.error_reply('OPICARGS an outbox does not match the journal')
@@ -125,54 +148,21 @@ local function all_of_pages(keys)
 end
 
 local function check_step(keys, args, blob)
+  local wrong, numbers = misshapen(blob), tonumber(args[6]) and tonumber(args[9]) and tonumber(args[10])
+  if wrong or not numbers or not number(blob.forget) or not text(blob.since) or #args[5] == 0 then
+    return redis.error_reply('OPICARGS bad ' .. (wrong or 'record, since, retry, limits or time'))
+  end
   for i = 1, #blob.advances, 3 do
     local next_offset = redis.call('HGET', keys.offsets, blob.advances[i]) or '0'
     if next_offset ~= blob.advances[i + 1] then return {'OFFSET', blob.advances[i], next_offset} end
   end
   local hold = own(blob.advances) and held(keys.offsets)
   if hold then return {'PAUSED', hold} end
-  local senders, fetches = blob.senders, blob.fetches
   if #blob.forgotten > 0 and not all_of_pages(keys) or #blob.since > 0 and not keys.since
-    or #senders > 0 and (not keys.holders or #senders ~= #fetches / 3 * 2) then
+    or #blob.senders > 0 and (not keys.holders or #blob.senders ~= #blob.fetches / 3 * 2) then
     return redis.error_reply('OPICARGS keys do not match blob')
   end
-  local refusal = check_outboxes(keys, blob.outboxes)
-  if refusal then return refusal end
-  for i = 1, #blob.totals, 2 do
-    if not string.find(blob.totals[i + 1], '^%-?%d+$') then return redis.error_reply('OPICARGS bad total') end
-  end
-  for i = 1, #fetches, 3 do
-    if not whole(fetches[i], 0, BALANCE) or type(fetches[i + 2]) ~= 'number' then
-      return redis.error_reply('OPICARGS bad fetch')
-    end
-  end
-  for i = 1, #blob.asked, 2 do
-    if not whole(blob.asked[i], 1, #fetches / 3 + 1) or type(blob.asked[i + 1]) ~= 'number' then
-      return redis.error_reply('OPICARGS bad wait')
-    end
-  end
-  if not pages_only(blob.revived) or not pages_only(blob.forgotten) then return redis.error_reply('OPICARGS bad page') end
-  for i = 1, #blob.calls, 2 do
-    if type(blob.calls[i]) ~= 'number' or type(blob.calls[i + 1]) ~= 'string' then
-      return redis.error_reply('OPICARGS bad call')
-    end
-  end
-  for i = 1, #blob.metas, 2 do
-    local metas, pages = blob.metas[i], blob.metas[i + 1]
-    if type(metas) ~= 'string' or type(pages) ~= 'table' or not pages_only(pages, -BALANCE) then
-      return redis.error_reply('OPICARGS bad metadata')
-    end
-  end
-  for i = 1, #blob.again, 2 do
-    if not whole(blob.again[i], 0, BALANCE) or type(blob.again[i + 1]) ~= 'string' then
-      return redis.error_reply('OPICARGS bad URL')
-    end
-  end
-  local numbers = tonumber(args[6]) and tonumber(args[9]) and tonumber(args[10])
-  if not numbers or #blob.letters % 6 ~= 0 or type(blob.forget) ~= 'number' or #args[5] == 0 then
-    return redis.error_reply('OPICARGS bad record, retry, letters or time')
-  end
-  return nil
+  return check_outboxes(keys, blob.outboxes)
 end
 
 -- Delete what is kept of pages by their ids, apart from the journal's replicas. Their metadata goes with `metas`.
@@ -212,14 +202,15 @@ local function step(keys, args)
     redis.call('XADD', keys['out:' .. to], '1-' .. number, 'p', previous, 'v', entry)
   end
   keep_metas(keys, blob.metas, tonumber(args[10]))
-  for i = 1, #blob.calls, 2 do redis.call('ZADD', keys.seen, string.format('%.0f', blob.calls[i]), blob.calls[i + 1]) end
+  local calls, again = blob.calls, blob.again
+  for i = 1, #calls, 2 do redis.call('ZADD', keys.seen, string.format('%.0f', calls[i]), calls[i + 1]) end
   if #blob.forgotten > 0 then
     forget_pages(keys, blob.forgotten)
     redis.call('HSET', keys.head, 'forgot', args[3])
   end
-  for i = 1, #blob.again, 2 do redis.call('HSET', keys.urls, string.format('%.0f', blob.again[i]), blob.again[i + 1]) end
+  for i = 1, #again, 2 do redis.call('HSET', keys.urls, string.format('%.0f', again[i]), again[i + 1]) end
   if #blob.since > 0 then note_since(keys.since, blob.since) end
-  if #blob.calls > 0 then redis.call('ZREMRANGEBYSCORE', keys.seen, '-inf', string.format('%.0f', blob.forget)) end
+  if #calls > 0 then redis.call('ZREMRANGEBYSCORE', keys.seen, '-inf', string.format('%.0f', blob.forget)) end
   return {'OK'}
 end
 
