@@ -258,7 +258,7 @@ def _parquet_type(pa: Any, column: str) -> Any:
         "importance": pa.float64(), "rank": pa.int64(), "cash": pa.int64(), "reads": pa.int64(),
         "last_fetched_at": pa.timestamp("us", tz="UTC"),
         "meta": pa.map_(pa.string(), pa.string()), "from": pa.int64(), "to": pa.int64(),
-        **{name: pa.float64() if BY_NAME[of].dtype[0] == "f" else pa.int64() for of, name, _ in EXPORTED},
+        **{name: {"f8": pa.float64(), "i8": pa.int64()}.get(BY_NAME[of].dtype, pa.int32()) for of, name, _ in EXPORTED},
     }.get(column, pa.string())  # fmt: skip
 
 
