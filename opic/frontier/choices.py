@@ -332,5 +332,6 @@ class Choices:
         elif unknown > 0 and empty and not kinds[page_counts.TEMPORARY].any():
             self._hot.stale |= set(range(len(self._crawl)))
             return None
-        counts = {word: page_counts.total(kinds[:, sides], word) for word in page_counts.WORDS}
+        sums = kinds[:, sides].sum(axis=1).tolist()
+        counts = {word: sum(sums[number] for number in numbers) for word, numbers in page_counts.WORDS.items()}
         return counts | {"leased": leased, "host_delay": int((free if empty else delayed)[sides].sum())}

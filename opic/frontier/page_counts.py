@@ -24,7 +24,7 @@ LEASED, RETRY, SPENT = (
 MASKS: Final = [(number, row.mask) for number, row in KINDS.items() if row.mask is not None]
 TIMES: Final = [(number, row.until) for number, row in KINDS.items() if row.until is not None]
 IS_TIMED: Final = np.isin(np.arange(CODES // 2), [number for number, _ in TIMES])
-WORDS: Final = tuple(words())
+WORDS: Final = {word: [number for number, row in KINDS.items() if row.word == word] for word in words()}
 FOR_GOOD: Final = {row.word for row in HINDRANCES if row.for_good}
 # Pages of these kinds are offered some time by waiting alone.
 TEMPORARY: Final = [FREE, *(number for number, row in KINDS.items() if row.word and not row.for_good)]
@@ -73,7 +73,7 @@ def shut(columns: Any, ids: Int64s) -> Bools | None:
 
 def total(counts: Int64s, word: str) -> int:
     """Sum counts by kind, (kinds, ...), over the kinds that answers count as a word."""
-    return int(sum(counts[number].sum() for number, row in KINDS.items() if row.word == word))
+    return int(sum(counts[number].sum() for number in WORDS[word]))
 
 
 class PageCounts:

@@ -163,8 +163,8 @@ class PageStanding:
         return mask is not None and bool(mask[0])
 
     def hindrances(self) -> list[Hindrance]:
-        """Return what keeps it from being handed out now; the caller holds the replica's lock."""
-        return [row for row in HINDRANCES if self._is_held_by(row)]
+        """Return what keeps it from being handed out now, its host last; the caller holds the replica's lock."""
+        return sorted((row for row in HINDRANCES if self._is_held_by(row)), key=lambda row: row.kind == "")
 
     def _is_held_by(self, row: Hindrance) -> bool:
         if row.holds is not None:

@@ -9,6 +9,10 @@ from typing import Any
 import declared_hindrances
 import pytest
 from declared_hindrances import URLS
+from frontiers import Crawl
+from servers import Server
+
+from opic.frontier import PolitenessSettings
 
 pytestmark = pytest.mark.slow  # `make check` stays under two minutes.
 
@@ -41,3 +45,13 @@ def test_explanation_of_a_page_names_it(said: Any) -> None:
     assert "Its id 3 is odd." in odd["reasons"][-1]["sentences"]
     assert embargoed["held_back"] == ["embargo"]
     assert (odd["frontier"]["next"], embargoed["next"]) == (False, False)
+
+
+def test_explanation_tells_what_holds_the_page_before_what_holds_its_host(valkey: Server) -> None:
+    crawl = Crawl(valkey, PolitenessSettings(host_delay_seconds=30.0, revisit_seconds=3_600.0))
+    crawl.seed(URLS[:1])
+    assert crawl.urls() == URLS[:1]
+    crawl.event(URLS[0])
+    told = crawl.frontier.explain(URLS[0])
+    assert told is not None
+    assert told["held_back"] == ["revisit", "host_delay"]
