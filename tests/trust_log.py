@@ -11,7 +11,7 @@ import numpy as np
 from opic.graph.flow import Flow
 from opic.graph.known_graph import KnownGraph
 from opic.graph.link_pool import LinkPool
-from opic.graph.rank_coverage import Coverage, coverage
+from opic.graph.rank_coverage import RankCoverage, coverage
 from opic.model.cash import gone_until_us
 from opic.model.event_checks import decode_events
 from opic.model.events import CheckedEvent, EventLimits, Outcome, Record
@@ -85,7 +85,7 @@ class TrustLog:
         """The trust of each trusted page that exists."""
         return {url: weight for url, weight in self.trust.items() if weight and url not in self.gone}
 
-    def flow(self) -> Coverage:
+    def flow(self) -> RankCoverage:
         """The coverage, from all links and weights at once."""
         numbers, pool = {url: number for number, url in enumerate(self.known)}, LinkPool()
         for url, links in self.links.items():

@@ -31,7 +31,7 @@ ROUNDING: Final = 1e-9  # Subtracted from the bound: far more than the sums' err
 
 
 @dataclass(frozen=True, slots=True)
-class Coverage:
+class RankCoverage:
     """What is known after a flow. `covered` and `uncovered` are in units of all trust, which sums to 1."""
 
     coverage: float  # The lower bound, in [0, 1].
@@ -42,7 +42,7 @@ class Coverage:
     settled: bool  # Whether the flow came to its end.
     delta: float = 0.0  # The share of all trust that is on pages not named.
 
-    def named(self, delta: float) -> "Coverage":
+    def named(self, delta: float) -> "RankCoverage":
         """Return what is known if the share `delta` of all trust, less than 1, is on pages that were not named."""
         if not delta:
             return self
@@ -74,7 +74,7 @@ class Coverage:
         return int(enough[0]) + 1 if len(enough) else None
 
 
-def coverage(flow: Flow, links_max: float = LINKS_A_SETTLE) -> Coverage:
+def coverage(flow: Flow, links_max: float = LINKS_A_SETTLE) -> RankCoverage:
     """Let trust flow on from where it stopped, and return what is known then.
 
     Args:
@@ -92,7 +92,7 @@ def coverage(flow: Flow, links_max: float = LINKS_A_SETTLE) -> Coverage:
     covered = max(float(flow.visits.sum()) / all_trust + waiting - less / (1 - damping), 0.0)
     uncovered = max(stays + damping * waiting, 0.0) / (1 - damping)
     held = np.where(graph.fetched, 0.0, more)
-    return Coverage(_bound(covered, uncovered), covered, uncovered, held, damping, settled)
+    return RankCoverage(_bound(covered, uncovered), covered, uncovered, held, damping, settled)
 
 
 def _bound(covered: float, uncovered: float) -> float:

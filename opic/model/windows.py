@@ -161,7 +161,7 @@ def shares(rates: Float64s, live: Bools) -> Float64s:
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class EstimateReason:
     """How a page's rate was computed: the rule that applied, its formula, and the numbers in it."""
 
     rule: str
@@ -169,7 +169,7 @@ class Reason:
     numbers: dict[str, float]
 
 
-def reason(policy: str, past: Past, window: float, measures: int, page: int) -> Reason:
+def reason(policy: str, past: Past, window: float, measures: int, page: int) -> EstimateReason:
     """Return the formula and the numbers that a page's rate is computed from.
 
     H is its total history, C its cash, G the clock, U all cash on live pages, T the window in grains, S the spending of
@@ -189,7 +189,7 @@ def reason(policy: str, past: Past, window: float, measures: int, page: int) -> 
     ...     cash=np.array([0, 5, 15]), history=np.array([70, 10, 0]), live=np.array([True, True, True]), now=100,
     ... )
     >>> reason("fixed", past, 30.0, 2, page=0)
-    Reason(rule='fixed', formula='S / min(T, G)', numbers={'S': 30, 'T': 30.0, 'G': 100})
+    EstimateReason(rule='fixed', formula='S / min(T, G)', numbers={'S': 30, 'T': 30.0, 'G': 100})
     """
     one = _alone(past, page)
     kept = len(one.clock)
@@ -204,26 +204,26 @@ def reason(policy: str, past: Past, window: float, measures: int, page: int) -> 
     if policy == "fixed" and kept:
         spent = int(one.spent[kept - inside :].sum())
         if inside < kept or int(one.history[0]) <= int(one.spent.sum()):
-            return Reason("fixed", "S / min(T, G)", {"S": spent, "T": window, "G": one.now})
+            return EstimateReason("fixed", "S / min(T, G)", {"S": spent, "T": window, "G": one.now})
         count = kept  # The window reaches further back than what is kept.
     if policy == "variable" and kept >= k:
         count = k
     if count >= 2 and one.now > (first := int(one.clock[kept - count])):
         spent = int(one.spent[kept - count + 1 :].sum())
-        return Reason(policy, "(S + C) / (G - G1)", {"S": spent, "C": int(one.cash[0]), "G": one.now, "G1": first})
+        return EstimateReason(policy, "(S + C) / (G - G1)", {"S": spent, "C": int(one.cash[0]), "G": one.now, "G1": first})
     numbers: dict[str, float] = {"H": int(one.history[0]), "C": int(one.cash[0]), "G": one.now, "U": _cash_total(one)}
     if past.anchors is None or policy == "static" or kept or one.history[0] > 0:
-        return Reason("whole life", "(H + C) / (G + U)", numbers)
+        return EstimateReason("whole life", "(H + C) / (G + U)", numbers)
     default = float(rates(asked, past, window, measures)[page] - max(_whole_life(one)[0], 0))
-    return Reason("whole life", "(H + C) / (G + U) + D", {**numbers, "D": default})
+    return EstimateReason("whole life", "(H + C) / (G + U) + D", {**numbers, "D": default})
 
 
-def _interpolation_reason(one: Past, window: float) -> Reason:
+def _interpolation_reason(one: Past, window: float) -> EstimateReason:
     _, average = _averages(one, window)
     gap = one.now - int(average.clock[0])
     if gap < min(window, max(one.now + _cash_total(one), 1)):
-        return Reason("interpolation", "h / W", {"h": float(average.history[0]), "W": float(average.width[0])})
-    return Reason("interpolation", "C / (G - g)", {"C": int(one.cash[0]), "G": one.now, "g": one.now - gap})
+        return EstimateReason("interpolation", "h / W", {"h": float(average.history[0]), "W": float(average.width[0])})
+    return EstimateReason("interpolation", "C / (G - g)", {"C": int(one.cash[0]), "G": one.now, "g": one.now - gap})
 
 
 def _alone(past: Past, page: int) -> Past:

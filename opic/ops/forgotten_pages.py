@@ -40,7 +40,7 @@ from opic.urls.canonical import host_of, registered_domain
 NAMING: Final = ("event", "seeds", "forget")  # The kinds of records of the log that name pages.
 
 
-class Forgotten:
+class ForgottenPages:
     """The pages of one shard that are forgotten at the end of its copy."""
 
     def __init__(self, pages: Collection[int]) -> None:

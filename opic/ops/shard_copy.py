@@ -27,7 +27,7 @@ from opic.errors import ScanBroken, StoreUnavailable
 from opic.ingest.event_log import EventLog, offsets_of
 from opic.model.transfer import source_of
 from opic.ops.backup_files import LOG_SHARD, SEGMENT, SEGMENTS, PartFile, parts_of, read_values
-from opic.ops.forgotten_pages import AppliedRecords, Forgotten
+from opic.ops.forgotten_pages import AppliedRecords, ForgottenPages
 from opic.replica.checkpoint import blocks_of
 from opic.replica.crawl import Crawl
 from opic.replica.effect import Effect, Head
@@ -136,7 +136,7 @@ class ShardCopy:
 
     def take_forgotten_out(self) -> set[str]:
         """Take out URLs and metadata of pages that are forgotten at the end; return the registered domains of these."""
-        forgotten = Forgotten(self._forgotten)
+        forgotten = ForgottenPages(self._forgotten)
         if self._forgotten:
             for part, without in (("journal", forgotten.record), ("blocks", forgotten.value)):
                 self._files[part].close()

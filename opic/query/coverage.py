@@ -13,7 +13,7 @@ import numpy as np
 
 from opic.arrays import Float64s
 from opic.errors import NoTrust
-from opic.graph.rank_coverage import LINKS_A_SETTLE, Coverage, coverage
+from opic.graph.rank_coverage import LINKS_A_SETTLE, RankCoverage, coverage
 from opic.model.cash import Flag
 from opic.query.kept_links import LinksRead
 from opic.query.page_flows import PageFlows, PageStates
@@ -34,7 +34,7 @@ class CoverageView:
     as_of: float  # Unix seconds; the state is at least as recent.
     heads: list[Head]  # Of the replicas that it was computed from,
     loads: list[int]  # and their load counts.
-    flow: Coverage
+    flow: RankCoverage
     held: list[Float64s]  # By shard and id: the trust that waits at a page for its first fetch, as a share of all.
     fetched_pages: int
     links_unknown: int  # Fetched pages whose links are not kept: they were read before the keeping began.

@@ -17,7 +17,7 @@ Pace = Literal["finished", "new", "idle", "growing", "ending"]
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class CrawlForecast:
     """The pace of a crawl, and its end where there is one."""
 
     pace: Pace
@@ -28,7 +28,7 @@ class Forecast:
     seconds: float | None = None  # Until all pages are read, at this pace.
 
 
-def forecast(progress: Sequence[PageProgress], now_us: int) -> Forecast:
+def forecast(progress: Sequence[PageProgress], now_us: int) -> CrawlForecast:
     """Return when all pages will be read, if pages are read and found as fast as lately.
 
     The number of pages to fetch is taken to fall in a straight line; where it does not fall, there is no end to tell.
@@ -40,19 +40,19 @@ def forecast(progress: Sequence[PageProgress], now_us: int) -> Forecast:
     last = progress[-1]
     idle = max(now_us - last.time_us, 0) / MILLION if last.time_us else 0.0
     if not last.to_fetch:
-        return Forecast("finished" if last.read else "new", 0, idle)
+        return CrawlForecast("finished" if last.read else "new", 0, idle)
     start = next((one for one in progress if one.read * RECENT >= last.read * (RECENT - 1)), last)
     earlier = [one for one in progress if last.read - one.read >= READS_MIN and one.time_us < last.time_us]
     if start not in earlier:
         start = earlier[-1] if earlier else last
     seconds, read = (last.time_us - start.time_us) / MILLION, last.read - start.read
     if read < READS_MIN:
-        return Forecast("new", last.to_fetch, idle)
+        return CrawlForecast("new", last.to_fetch, idle)
     pace, found = read / seconds, max((last.to_fetch - start.to_fetch + read) / read, 0.0)
     if idle > max(IDLE_SECONDS, READS_MIN / pace):
-        return Forecast("idle", last.to_fetch, idle, pace, found)
+        return CrawlForecast("idle", last.to_fetch, idle, pace, found)
     fall = (start.to_fetch - last.to_fetch) / seconds
     left = last.to_fetch / fall if fall > 0 else SECONDS_MAX
     if left >= SECONDS_MAX:
-        return Forecast("growing", last.to_fetch, idle, pace, found)
-    return Forecast("ending", last.to_fetch, idle, pace, found, left)
+        return CrawlForecast("growing", last.to_fetch, idle, pace, found)
+    return CrawlForecast("ending", last.to_fetch, idle, pace, found, left)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from opic.graph.flow import Flow
 from opic.graph.known_graph import KnownGraph
 from opic.graph.link_pool import UNKNOWN_PAGE, LinkPool
-from opic.graph.rank_coverage import LINKS_A_SETTLE, Coverage, coverage
+from opic.graph.rank_coverage import LINKS_A_SETTLE, RankCoverage, coverage
 
 DAMPING = 0.85
 PAGES = 8
@@ -25,7 +25,7 @@ class TrustFlow:
         self._graph = KnownGraph(pool)
         self._flow = Flow(damping, self._graph)
 
-    def settle(self, trust: np.ndarray, fetched: np.ndarray, gone: np.ndarray, links_max: int = 10**9) -> Coverage:
+    def settle(self, trust: np.ndarray, fetched: np.ndarray, gone: np.ndarray, links_max: int = 10**9) -> RankCoverage:
         self._graph.advance(fetched & ~gone, gone, None)
         self._flow.advance(np.where(gone, 0.0, trust))
         return coverage(self._flow, links_max)
@@ -137,5 +137,5 @@ def test_flow_that_stops_early_goes_on_with_the_next_call() -> None:
 def test_fetches_to_a_target_are_counted_by_the_trust_that_pages_hold(target: float, expected: int | None) -> None:
     """Half of what a fetched page moves on stays with other pages, so not every target can be reached."""
     held = np.array([0.0, 0.1, 0.2, 0.15, 0.05])
-    found = Coverage(0.5, 1.0, 1.0, held, 0.5, settled=True)
+    found = RankCoverage(0.5, 1.0, 1.0, held, 0.5, settled=True)
     assert found.fetches_to(target, held) == expected
