@@ -24,6 +24,7 @@ FIRST_RETRY_SECONDS: Final = 5.0  # For a service that never answered: a wrong a
 BACKOFF_FIRST_SECONDS: Final = 0.1
 BACKOFF_MAX_SECONDS: Final = 10.0
 PROBLEM: Final = "urn:opic:problem:"  # The type of each problem of the service begins so.
+TRUST_IT: Final = "renew it, or name the PEM file with who signed it by SSL_CERT_FILE"
 START_IT: Final = "start the service there with `opic serve`, or give the client the URL that it prints"
 
 P = ParamSpec("P")
@@ -143,6 +144,10 @@ class Connected(Generic[Transport]):
             return BadAnswer(f"{said}{self._url} does not speak HTTP ({why}), so {ANOTHER_PROGRAM}")
         if self._answered:
             return Unreachable(f"{said}no answer from {self._url}: {why}")
+        if "CERTIFICATE_VERIFY_FAILED" in why:
+            return Unreachable(f"{said}the certificate of {self._url} is refused ({why}): {TRUST_IT}")
+        if why.startswith("[SSL"):
+            return Unreachable(f"{said}no TLS with {self._url} ({why}): is that an address for http:// instead?")
         if isinstance(error, httpx.ConnectError):
             return Unreachable(f"{said}nothing answers at {self._url} ({why}): {START_IT}")
         return Unreachable(f"{said}what listens at {self._url} gives no answer ({why}): {START_IT}")

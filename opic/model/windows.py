@@ -210,7 +210,9 @@ def reason(policy: str, past: Past, window: float, measures: int, page: int) -> 
         count = k
     if count >= 2 and one.now > (first := int(one.clock[kept - count])):
         spent = int(one.spent[kept - count + 1 :].sum())
-        return EstimateReason(policy, "(S + C) / (G - G1)", {"S": spent, "C": int(one.cash[0]), "G": one.now, "G1": first})
+        return EstimateReason(
+            policy, "(S + C) / (G - G1)", {"S": spent, "C": int(one.cash[0]), "G": one.now, "G1": first}
+        )
     numbers: dict[str, float] = {"H": int(one.history[0]), "C": int(one.cash[0]), "G": one.now, "U": _cash_total(one)}
     if past.anchors is None or policy == "static" or kept or one.history[0] > 0:
         return EstimateReason("whole life", "(H + C) / (G + U)", numbers)
