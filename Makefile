@@ -7,7 +7,7 @@ BIN   := .venv/bin
 STAMP := .venv/.made-from-the-lock
 LOCK  := requirements.lock
 # The tests of running services that `make check` has: fetches to answers, with links and without, leases, forgetting.
-SERVICE_TESTS := $(addprefix tests/integration/test_,exact.py forgetting.py frontier.py readme_crawler.py)
+SERVICE_TESTS := $(addprefix tests/integration/,query/test_exact.py replica/test_forgetting.py frontier/test_frontier.py client/test_readme_crawler.py)
 CHECKED := tests/unit tests/properties $(wildcard tests/test_*.py) $(SERVICE_TESTS)
 ifdef AREA
 CHECKED := $(wildcard tests/unit/$(AREA) tests/properties/$(AREA))

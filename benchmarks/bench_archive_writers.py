@@ -1,8 +1,8 @@
 """Does a replay read what the writers of the field write, and is every record counted?
 
-Archives are planned by a seed (tests/archive_plans.py). Libraries write the planned records; crawlers fetch what a
-server on the loopback answers as planned. Each archive is read, and compared with its plan: URL, status, time, redirect
-and links of each event, and the counts of records without one. warcio counts the records too.
+Archives are planned by a seed (`archive_plans` of the tests). Libraries write the planned records; crawlers fetch what
+a server on the loopback answers as planned. Each archive is read, and compared with its plan: URL, status, time,
+redirect and links of each event, and the counts of records without one. warcio counts the records too.
 
 Without options, warcio and wget write. The others are built from benchmarks/archive_writers by Maven, Cargo and Go:
 
@@ -36,7 +36,7 @@ from warcio.warcwriter import WARCWriter
 from opic.archives.events import ArchivedEvent, ArchiveEvents
 from opic.archives.files import ArchiveFile
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests/support"))
 from archive_plans import IN_ARC, IN_WARC, SERVED, ArchivePlan, PlannedEvent, PlannedRecord
 from archive_readers import kinds_by_warcio, recorded, row_of
 from ports import free_port

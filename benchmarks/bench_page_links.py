@@ -1,8 +1,8 @@
 """How many links of generated pages does opic read otherwise than Chromium, and why?
 
-It makes pages from a seed (tests/generated_pages.py), has both read them with the same headers, and compares the links
-in their order, without repetitions. Chromium runs no scripts. Its links are those of `a` and `area`, of `a` in SVG, and
-where `<meta http-equiv=refresh>` would lead, as it says itself.
+It makes pages from a seed (`generated_pages` of the tests), has both read them with the same headers, and compares the
+links in their order, without repetitions. Chromium runs no scripts. Its links are those of `a` and `area`, of `a` in
+SVG, and where `<meta http-equiv=refresh>` would lead, as it says itself.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import ada_url
 from harness import write_result
 from playwright.sync_api import Error
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests/support"))
 from chromium import find_chromium, running_browser
 from generated_pages import PAGE_URL, GeneratedPage, generated_pages
 from servers import Missing

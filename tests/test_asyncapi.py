@@ -50,7 +50,7 @@ def test_schema_accepts_what_the_decoder_accepts(value: dict[str, Any]) -> None:
 
 
 def test_schema_is_generated_from_the_decoder() -> None:
-    assert DOCUMENT.read_text() == written(), "run: python tests/asyncapi_document.py"
+    assert DOCUMENT.read_text() == written(), "run: python tests/support/asyncapi_document.py"
 
 
 def test_examples_are_valid_events() -> None:

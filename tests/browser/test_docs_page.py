@@ -22,7 +22,7 @@ WAIT_MS = 40_000  # Of a loaded machine.
 UNFOLD_MS = 4_000
 PLAIN = ("GET /healthz", "GET /readyz", "GET /metrics")
 # Each method, with a body and without, in the path and in the query; what later tests see the effects of. Schemathesis
-# sends every example of the document (tests/integration/test_schemathesis.py), here it is the page that is tested.
+# sends every example of the document (tests/integration/api/test_schemathesis.py), here it is the page that is tested.
 USUAL = {
     "POST /v1/seeds", "POST /v1/events", "DELETE /v1/pages", "PATCH /v1/rules", "PUT /v1/politeness",
     "PUT /v1/local/{domain}", "GET /v1/local/{domain}", "GET /v1/history", *PLAIN,

@@ -38,7 +38,7 @@ class SpiderRun:
             "settings": {**SETTINGS, **files, "OPIC_URL": service, **settings},
             "arguments": {"start_urls": start, "allowed_domains": domains},
         }
-        command = [sys.executable, str(ROOT / "tests/scrapy_spiders.py"), spider, json.dumps(given)]
+        command = [sys.executable, str(ROOT / "tests/support/scrapy_spiders.py"), spider, json.dumps(given)]
         with (folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
 

@@ -10,7 +10,7 @@ from ports import free_ports
 from server_process import ServerFailed, ServerProcess
 from servers import Binary, Missing
 
-FOLDER = Path(__file__).parent / "kafka"
+FOLDER = Path(__file__).parents[1] / "kafka"
 # The version that the tests start, and the oldest and the newest that test_kafka_brokers.py starts.
 JARS, OLDEST, NEWEST = (
     Jars("kafka", folder, "kafka_2.13") for folder in (FOLDER, FOLDER / "oldest", FOLDER / "newest")

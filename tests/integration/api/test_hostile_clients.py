@@ -366,7 +366,7 @@ def test_an_unresponsive_server_is_named(who: str) -> None:
 
 
 def test_limits_equal_those_in_the_documents() -> None:
-    text = (Path(__file__).parents[2] / "docs/operations.md").read_text()
+    text = (Path(__file__).parents[3] / "docs/operations.md").read_text()
     limits = ConnectionLimits()
     for told in (
         f"{limits.connections:,} connections",

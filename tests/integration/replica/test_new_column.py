@@ -25,7 +25,7 @@ def test_new_column_is_one_row_and_is_in_record_undo_checkpoint_backup_audit_and
     assert text.count(LAST) == 1
     schema.write_text(text.replace(LAST, ROW + LAST))
     done = subprocess.run(
-        [sys.executable, ROOT / "tests/one_more_column.py", valkey.url, tmp_path, "links_left_out"],
+        [sys.executable, ROOT / "tests/support/one_more_column.py", valkey.url, tmp_path, "links_left_out"],
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -22,7 +22,7 @@ def test_new_key_is_one_row_and_is_in_backup_removal_and_what_a_forgotten_page_l
     assert text.count(LAST) == 1
     schema.write_text(text.replace(LAST, ROW + LAST))
     done = subprocess.run(
-        [sys.executable, ROOT / "tests/one_more_key.py", valkey.url, tmp_path],
+        [sys.executable, ROOT / "tests/support/one_more_key.py", valkey.url, tmp_path],
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,

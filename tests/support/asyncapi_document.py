@@ -1,4 +1,4 @@
-"""Writes the schema of a crawl event into docs/asyncapi.yaml anew: `python tests/asyncapi_document.py`."""
+"""Writes the schema of a crawl event into docs/asyncapi.yaml anew: `python tests/support/asyncapi_document.py`."""
 
 from typing import Any
 

@@ -31,7 +31,7 @@ OTHER = "log/other"
 @contextmanager
 def workers(server: Server, crawl: str, count: int) -> Iterator[list["subprocess.Popen[str]"]]:
     """Start workers of one shard, each with a partition of its own."""
-    script = ROOT / "tests" / "sharing_worker.py"
+    script = ROOT / "tests/support/sharing_worker.py"
     environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PATH": ""}
     started = [
         subprocess.Popen(
