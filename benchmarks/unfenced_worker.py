@@ -19,7 +19,7 @@ from opic.model.transfer import is_own
 from opic.replica.batch import Batch
 
 FENCE = """\
-  local other = moved(head, args[1], args[2])
+  local other = moved(keys.head, args[1], args[2])
   if other then return other[2] == args[3] and other[3] == args[4] and {'OK'} or other end
 """
 
