@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 from opic import __version__
 from opic.api.scrape_cache import Beside
 from opic.errors import StoreError, StoreLost, StoreUnavailable
-from opic.frontier.requests import EXPANSIONS, MODES, POLICIES
+from opic.frontier.requests import EXPANSIONS, MODES, RECRAWLS
 from opic.ingest.event_log import KEY_MEMORY_BYTES, Positions
 from opic.ingest.step_counts import Tallied
 from opic.ingest.throttle import ABOUT
@@ -52,7 +52,7 @@ COVERAGE_SECONDS: Final = 3600.0  # The last coverage asked for is shown for thi
 CENSUS_SECONDS: Final = 10.0  # Minimum time between two censuses.
 SHARE_MAX: Final = 0.05  # Maximum share of the time for audits, and the same for censuses.
 REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-POLICIES_OF: Final = {"refresh": POLICIES, "discover": EXPANSIONS}  # By mode.
+POLICIES_OF: Final = {"refresh": RECRAWLS, "discover": EXPANSIONS}  # By mode.
 ASKED: Final = [(mode, policy) for mode in MODES for policy in ("", *POLICIES_OF.get(mode, ()))]
 ORDERS: Final = ("exact", "cash")
 ITEM_STATUSES: Final = ("ok", "skipped", "fail")

@@ -85,10 +85,10 @@ def opic(*words: object, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 def refusal(*words: object, status: int = 2, **env: str) -> str:
-    """What a command says that can't be done: one line, no traceback, nothing on stdout."""
+    """What a command says that can't be done: one line beside its log, no traceback, nothing on stdout."""
     done = opic(*words, **env)
     assert (done.returncode, done.stdout) == (status, ""), done.stderr
-    lines = [line for line in without_source(done.stderr) if line != STARTING]
+    lines = [line for line in without_source(done.stderr) if line != STARTING and " INFO opic." not in line]
     assert len(lines) == 1, lines
     return lines[0]
 
