@@ -95,7 +95,7 @@ def test_worker_killed_before_any_statement_loses_and_repeats_nothing(
             valkey.restart()
         audit, _ = audited.audit()
         assert audit.conserved, (crashes[-1], audit)
-    assert behind > 5
+    assert behind >= crashes_max // 4  # Of those on the server, which are nearly half, most.
     assert run_worker(valkey, "real", 1000, {"statement": "", "victim": 0}).returncode == 0
 
     ledger = Ledger()
