@@ -126,6 +126,8 @@ class Keys:
             raise SettingsError(f"OPIC_CRAWL={crawl!r}: a crawl's name is 1 to 64 letters, digits, '_', '.' or '-'")
         self.crawl, self.shard = crawl, shard
         self.prefix = f"opic:{{{crawl}:{shard}}}:"
+        # Made once: an attribute of the instance comes before the one of the class, whose `__get__` makes it anew.
+        vars(self).update({attribute: self.prefix + key.name for attribute, key in ATTRIBUTES.items()})
 
     def names(self) -> list[str]:
         """Return the names of all keys that a shard has once at most."""
@@ -144,7 +146,8 @@ class Keys:
         return f"{self.prefix}out:{to}"
 
 
-KEYS: Final = tuple(key for key in vars(Keys).values() if isinstance(key, Key))
+ATTRIBUTES: Final = {attribute: key for attribute, key in vars(Keys).items() if isinstance(key, Key)}
+KEYS: Final = tuple(ATTRIBUTES.values())
 
 
 def copied_as(how: Copied) -> list[Key]:
