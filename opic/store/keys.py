@@ -48,19 +48,22 @@ class Key:
             slots: these are the ids modulo this number, if it is not 0.
         """
         self.kind, self.copied, self.purpose, self.name = kind, copied, purpose, name
-        self.forgets, self.slots = forgets, slots
+        self.forgets, self.slots, self._attribute = forgets, slots, ""
 
     def __set_name__(self, owner: type, attribute: str) -> None:
         """Take the name of the attribute."""
-        self.name = self.name or attribute.replace("_", "")
+        self._attribute, self.name = attribute, self.name or attribute.replace("_", "")
 
     @overload
     def __get__(self, keys: None, owner: type) -> Self: ...
     @overload
     def __get__(self, keys: "Keys", owner: type) -> str: ...
     def __get__(self, keys: "Keys | None", owner: type) -> "Self | str":
-        """Return the full name in a shard."""
-        return self if keys is None else keys.prefix + self.name
+        """Return the full name in a shard, which the instance keeps: it is made once, as by `cached_property`."""
+        if keys is None:
+            return self
+        full: str = vars(keys).setdefault(self._attribute, keys.prefix + self.name)
+        return full
 
 
 class Keys:
@@ -70,7 +73,9 @@ class Keys:
     head = Key(HASH, FILES, "LSN and digest of the last record; `forgot`: the last one that forgot pages, see `trim`")
     journal = Key(STREAM, FILES, "records that not every block contains, and always the last one: `<lsn>-0`, field `r`")
     any_block = Key(HASH, FILES, "4,080 pages as of the record in `l`; see `opic/replica/checkpoint.py`", name="b:<n>")
-    names_block = Key(HASH, FILES, "all that is not per page, as of the record in `l`: hosts, series", name="b:names")
+    names_block = Key(
+        HASH, FILES, "what belongs to no single page, as of the record in `l`: hosts, series", name="b:names"
+    )
     books = Key(HASH, AT_END, "totals after the last record, for readers that need nothing else")
     offsets = Key(HASH, AT_END, "source/partition → next offset; `hold`: until when a backup stops deliveries")
     meta = Key(HASH, AT_END, "format version, the fixed settings of the crawl, its secret; its era: see `closed`")
@@ -126,8 +131,6 @@ class Keys:
             raise SettingsError(f"OPIC_CRAWL={crawl!r}: a crawl's name is 1 to 64 letters, digits, '_', '.' or '-'")
         self.crawl, self.shard = crawl, shard
         self.prefix = f"opic:{{{crawl}:{shard}}}:"
-        # Made once: an attribute of the instance comes before the one of the class, whose `__get__` makes it anew.
-        vars(self).update({attribute: self.prefix + key.name for attribute, key in ATTRIBUTES.items()})
 
     def names(self) -> list[str]:
         """Return the names of all keys that a shard has once at most."""
@@ -146,8 +149,7 @@ class Keys:
         return f"{self.prefix}out:{to}"
 
 
-ATTRIBUTES: Final = {attribute: key for attribute, key in vars(Keys).items() if isinstance(key, Key)}
-KEYS: Final = tuple(ATTRIBUTES.values())
+KEYS: Final = tuple(key for key in vars(Keys).values() if isinstance(key, Key))
 
 
 def copied_as(how: Copied) -> list[Key]:
