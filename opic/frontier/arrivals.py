@@ -4,7 +4,7 @@ Each page arrives again and again in a virtual time, at random with its weight a
 arrives next comes first. A page that was taken is drawn again, at now + Exp(1) / weight, and so is one whose weight
 changed or that was held when it arrived: exponential times have no memory, so the pages come as if each was drawn in
 proportion to its weight from those that are free. Time stands still for the pages of a host that rests. A page has the
-same place until then, whoever looks.
+same place until then, however often the order is read.
 
 Pages without a weight come after all others, drawn alike in a time of their own, so no page is left out for ever.
 """
@@ -20,8 +20,8 @@ from opic.frontier.page_keys import Order
 from opic.replica.columns import grown
 
 LAST: Final = 1e200  # Arrivals of pages without a weight are this many times as late.
-# As many arrivals of the heaviest page after its start, time is too coarse for it. The order then starts anew, but not
-# before as many pages were taken: a priority may be any number.
+# After this many arrivals of the heaviest page, floats are too coarse for its next one, and the order restarts. That
+# waits for TAKEN_MIN pages to be taken, since a priority may be any number.
 IMPRECISE, TAKEN_MIN = 2.0**40, 1 << 14
 
 
@@ -37,7 +37,7 @@ class Clock:
 
     @property
     def is_imprecise(self) -> bool:
-        """Whether the order should start anew."""
+        """Whether the order should restart."""
         return bool(self.taken >= TAKEN_MIN and self.now[0] * self.heaviest > IMPRECISE)
 
 

@@ -173,7 +173,7 @@ class CrawlOrders:
                 raise
             return RankedOrder.empty(len(self._crawl))
         last = self._trust
-        if last is None or last[0] is not view.heads:  # Made anew with each computation.
+        if last is None or last[0] is not view.heads:  # Each computation makes new ones.
             last = self._trust = view.heads, RankedOrder.by_trust(view)
         return last[1]
 

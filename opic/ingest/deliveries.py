@@ -16,7 +16,7 @@ from opic.replica.inputs import Input
 from opic.store.connection import store_errors
 from opic.store.keys import of_call
 
-ENTRIES_A_DELIVERY: Final = 4_000  # At most so many at once, of all outboxes; a few kilobytes each.
+ENTRIES_A_DELIVERY: Final = 4_000  # Limit of one pass, over all outboxes; an entry has a few kilobytes.
 
 
 class Deliveries:

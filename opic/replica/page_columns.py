@@ -56,7 +56,7 @@ class SparseColumns(Growing):
         return values_at(getattr(self, name), ids, 0)
 
     def room(self, name: str, rows: int) -> NDArray[Any]:
-        """Return a sparse column with at least so many rows."""
+        """Return a sparse column, grown to the wanted number of rows."""
         if rows > len(getattr(self, name)):
             setattr(self, name, grown(getattr(self, name), rows))
         found: NDArray[Any] = getattr(self, name)
@@ -130,7 +130,7 @@ class PageColumns(SparseColumns):
         self.put(name, ids, np.where(values == default, 0, values) if default else values, undo)
 
     def clear(self, ids: Ids, *, undo: Undo | None) -> None:
-        """Clear all that is kept of distinct pages, which are forgotten."""
+        """Clear every column of pages that are forgotten; the ids are distinct."""
         for name in (of.name for of in (*DENSE, *SPARSE) if of.name not in LASTING):
             there = ids[ids < len(getattr(self, name))]
             if len(there):
