@@ -1,10 +1,10 @@
-"""nginx as a process of the test's own."""
+"""nginx and Caddy as processes of the test's own."""
 
 import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,9 +20,31 @@ def nginx(folder: Path, config: str, port: int) -> Iterator[None]:
     program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin") or want_tool("nginx", "nginx-light")
     (folder / "nginx.conf").write_text(config)
     command = [program, "-p", f"{folder}/", "-c", "nginx.conf", "-e", "error.log"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with _listening(command, folder, port):
+        yield
+
+
+@contextmanager
+def caddy(folder: Path, config: str, port: int) -> Iterator[None]:
+    """Run Caddy in a folder, by a Caddyfile that listens on a port of loopback."""
+    (folder / "Caddyfile").write_text(config)
+    command = [want_tool("caddy", "caddy"), "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
+    with _listening(command, folder, port, HOME=str(folder), XDG_DATA_HOME=str(folder)):
+        yield
+
+
+@contextmanager
+def _listening(command: Sequence[str], folder: Path, port: int, **env: str) -> Iterator[None]:
+    """Run a program that writes to `said` in a folder, from when it listens on a port."""
+    with (folder / "said").open("wb") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=said, env=os.environ | env)
+
+    def listens() -> bool:
+        assert process.poll() is None, (folder / "said").read_text(errors="replace")[-2_000:]
+        return accepts(port)
+
     try:
-        wait_until(lambda: accepts(port))
+        wait_until(listens)
         yield
     finally:
         process.terminate()

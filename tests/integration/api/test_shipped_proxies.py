@@ -1,25 +1,24 @@
 """TLS by the proxies of deploy/proxy before a real endpoint: what they pass on and refuse, and bad certificates."""
 
 import re
-import shutil
 import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
 import pytest
+from certificates import Certificate
 from conftest import want_tool
 from ports import free_port
 from processes import wait_until
 from raw_http import connected
 from repository import ROOT
 from serving import serving_embedded
-from webservers import accepts, nginx
+from webservers import caddy, nginx
 
 from opic.client import Client, Event
 from opic.errors import OpicError
@@ -28,32 +27,7 @@ pytestmark = pytest.mark.slow
 
 TOKEN = "token-behind-a-proxy"
 SLOW_CLIENTS = 200
-STOP_SECONDS = 10.0
 PROXIES = ("nginx", "caddy")
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """A certificate that signs itself."""
-
-    file: Path
-    key: Path
-
-    @classmethod
-    def make(cls, folder: Path, names: str = "DNS:localhost,IP:127.0.0.1", days: int = 2) -> "Certificate":
-        """One for some names, valid for some days from yesterday on."""
-        folder.mkdir()
-        made = cls(folder / "cert.pem", folder / "key.pem")
-        want_tool("openssl", "openssl")
-        key, request = str(made.key), str(folder / "request.pem")
-        asked = ["openssl", "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-        asked += ["-keyout", key, "-out", request, "-subj", "/CN=localhost"]
-        (folder / "names").write_text(f"subjectAltName={names}\n")
-        signed = ["openssl", "x509", "-req", "-in", request, "-signkey", key, "-out", str(made.file)]
-        signed += ["-extfile", str(folder / "names"), "-days", str(days)]
-        for command in (asked, signed):
-            subprocess.run(command, check=True, capture_output=True)
-        return made
 
 
 def start_proxy(stack: ExitStack, name: str, folder: Path, certificate: Certificate, to: int) -> int:
@@ -70,27 +44,11 @@ def start_proxy(stack: ExitStack, name: str, folder: Path, certificate: Certific
         config = f"{head}http {{ access_log off; {paths}\n{put_in(text, words)}\n}}\n"
         stack.enter_context(nginx(folder, config, port))
         return port
-    program, text = want_tool("caddy", "caddy"), (ROOT / "deploy/proxy/Caddyfile").read_text()
+    text = (ROOT / "deploy/proxy/Caddyfile").read_text()
     words |= {"opic.example {": f"https://localhost:{port}, https://127.0.0.1:{port} {{"}
     del words["opic.example"]
     own = "{\n\tadmin off\n\tauto_https disable_redirects\n\tskip_install_trust\n"
-    (folder / "Caddyfile").write_text(put_in(text, words).replace("{\n", own, 1))
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "XDG_DATA_HOME": str(folder)}
-    command = [program, "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-
-    def stop() -> None:
-        process.terminate()
-        process.wait(STOP_SECONDS)
-
-    stack.callback(stop)
-
-    def listens() -> bool:
-        assert process.poll() is None, (folder / "log").read_text()[-2_000:]
-        return accepts(port)
-
-    wait_until(listens)
+    stack.enter_context(caddy(folder, put_in(text, words).replace("{\n", own, 1), port))
     return port
 
 
@@ -197,8 +155,9 @@ def test_plain_http_and_tls_mixed_up_are_named(world: SimpleNamespace, name: str
         client.stats()
 
 
-def test_nginx_accepts_the_shipped_file_and_caddy_calls_it_formatted() -> None:
-    program = shutil.which("caddy") or want_tool("caddy", "caddy")
+def test_the_shipped_caddyfile_is_formatted() -> None:
     text = (ROOT / "deploy/proxy/Caddyfile").read_text()
-    done = subprocess.run([program, "fmt", "-"], input=text, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [want_tool("caddy", "caddy"), "fmt", "-"], input=text, capture_output=True, text=True, check=True
+    )
     assert done.stdout == text

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 import redis
-from conftest import want_server, want_tool
+from certificates import Certificate
+from conftest import want_server
 from ports import free_ports
 from processes import wait_until
 
@@ -24,17 +25,13 @@ STARTS_MAX = 3
 def secured(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SimpleNamespace]:
     """A Redis that speaks TLS alone; as a cluster of one node, too."""
     binary = want_server("redis")
-    want_tool("openssl", "openssl")
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    made += ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", "/CN=localhost"]
-    made += ["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
-    subprocess.run(made, check=True, capture_output=True)
+    made = Certificate.make(tmp_path)
+    key, certificate = made.key, made.file
     scheme = "rediss+cluster" if request.param else "rediss"
     # A port that was free may be somebody's a moment later: then the server ends at its start, and gets others.
     for _ in range(STARTS_MAX):
         port, bus = free_ports(2)
-        options = {"port": 0, "tls-port": port, "tls-cert-file": key.with_name("cert.pem"), "tls-key-file": key}
+        options = {"port": 0, "tls-port": port, "tls-cert-file": certificate, "tls-key-file": key}
         options |= {"tls-ca-cert-file": certificate, "tls-auth-clients": "no", "save": "", "requirepass": "hunter2"}
         if request.param:
             options |= {"cluster-enabled": "yes", "cluster-port": bus, "tls-cluster": "yes"}

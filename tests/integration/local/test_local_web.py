@@ -2,7 +2,6 @@
 
 import gzip
 import ssl
-import subprocess
 import time
 import tracemalloc
 from collections import Counter
@@ -13,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from conftest import want_tool
+from certificates import Certificate
 from public_names import Names
 from website import WebPage, Website, linking, redirect, website
 
@@ -313,14 +312,10 @@ def test_redirect_to_a_private_address_is_not_followed(sites: Sites, monkeypatch
 def test_certificate_has_to_name_the_host_and_not_the_address(
     sites: Sites, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    want_tool("openssl", "openssl")
-    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    named = ["-subj", "/CN=right.example", "-addext", "subjectAltName=DNS:right.example", "-days", "2"]
-    subprocess.run([*made, *named, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    certificate = Certificate.make(tmp_path, "DNS:right.example")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate, key)
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    context.load_cert_chain(certificate.file, certificate.key)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate.file))
     site = sites({"/": linking("/1")}, "127.0.0.2")
     site.speak_tls(context)
     port = urlsplit(site.url).port
