@@ -80,6 +80,7 @@ def test_series_and_curve_end_at_the_present_state(client: httpx.Client, service
         assert client.post("/v1/events", json=events).status_code == 202, turn
         wait_for(lambda: get(client, "/v1/stats")["lag"], lambda lag: lag == 0)
         service.backend.curve.note()
+    wait_for(lambda: get(client, "/v1/stats").get("error_bound", 2), lambda bound: bound <= 0.01)
     stats, found = get(client, "/v1/stats"), get(client, "/v1/series")
     for line in found["series"], found["convergence"]:
         assert line[-1]["clock"] == stats["clock"]
