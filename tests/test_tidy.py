@@ -86,8 +86,6 @@ SHARED = (
     ("opic/store/log.lua", "KEY_US", "opic/model/cash.py", "DAY_US", 1),
     ("opic/store/back_offs.lua", "BACK_OFF_SECONDS_MAX", "opic/model/cash.py", "DAY_US", 1_000_000),
 )
-# Messages bear the names of the things that they tell about. The scheduler of Scrapy is called what Scrapy calls it.
-OTHER_SIDE = ("opic/messages/", "opic/scrapy/scheduler.py")
 
 # Results go to stdout where a person asked for them; everything else logs.
 MAY_PRINT = ("opic/cli/", "opic/ops/replay.py", "opic/service/worker_process.py")  # Commands, and a process of its own.
@@ -327,11 +325,11 @@ def test_long_function_is_detected(tmp_path: Path, name: str, first: str, line: 
 
 
 def names_of_two(sources: Mapping[str, str]) -> list[str]:
-    """Names of classes that two files define, but for messages."""
+    """Names of classes that two files define."""
     files: dict[str, list[str]] = {}
     for file, source in sources.items():
         for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.ClassDef) and not file.startswith(OTHER_SIDE):
+            if isinstance(node, ast.ClassDef):
                 files.setdefault(node.name, []).append(file)
     return [f"{name}: {', '.join(where)}" for name, where in sorted(files.items()) if len(where) > 1]
 
@@ -341,11 +339,7 @@ def test_no_two_classes_share_a_name() -> None:
 
 
 def test_second_class_of_a_name_is_detected() -> None:
-    sources = {
-        "opic/a.py": "class Batch: ...",
-        "opic/b.py": "def f():\n    class Batch: ...",
-        OTHER_SIDE[0]: "class Batch: ...",
-    }
+    sources = {"opic/a.py": "class Batch: ...", "opic/b.py": "def f():\n    class Batch: ..."}
     assert names_of_two(sources) == ["Batch: opic/a.py, opic/b.py"]
 
 

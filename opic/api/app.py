@@ -93,7 +93,7 @@ def _described(calls: Calls, defined: Definitions, get_metrics: Handler) -> list
     add("GET", "/v1/rules", defined.get_rules, definitions.Rules)
     add("GET", "/v1/canonical", calls.get_canonical, events.CanonicalUrl)
     add("POST", "/v1/next", calls.post_next, frontier.NextPages, (*_POST, 409))
-    add("GET", "/v1/frontier", calls.get_frontier, frontier.Frontier, (409, 422, 503))
+    add("GET", "/v1/frontier", calls.get_frontier, frontier.FrontierPreview, (409, 422, 503))
     add("PUT", "/v1/politeness", calls.put_politeness, frontier.Politeness, _PUT)
     add("GET", "/v1/politeness", calls.get_politeness, frontier.Politeness)
     add("POST", "/v1/release", calls.post_release, frontier.Released, _POST)

@@ -24,7 +24,7 @@ from opic.api.problems import Json, Problem
 from opic.api.request_bodies import idempotency_key, media_type, read_body
 from opic.api.router import Answer
 from opic.errors import BadEvent, BadInput
-from opic.frontier import HostPoliteness, PagesRequest
+from opic.frontier import PagesRequest
 from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS
 from opic.ingest.event_log import KeyedCall
 from opic.messages import sentences
@@ -178,14 +178,14 @@ class Calls:
         self._check_count("hosts", asked.hosts)
         self._backend.check_room()
         rules = self._backend.limits.normalization
-        hosts = {canonical_host(name, rules): HostPoliteness(**asdict(host)) for name, host in asked.hosts.items()}
+        hosts = {canonical_host(name, rules): host for name, host in asked.hosts.items()}
         self._backend.frontier.set_host_politeness(hosts)
         return self.get_politeness(queries.Nothing())
 
     def get_politeness(self, _: queries.Nothing) -> Answer:
         """Return the default host delay, cap and revisit time, and those set for individual hosts."""
         now, settings = time.time(), self._settings
-        hosts = {name: found._asdict() for name, found in self._backend.frontier.host_politeness().items()}
+        hosts = {name: asdict(found) for name, found in self._backend.frontier.host_politeness().items()}
         return {
             "host_delay_seconds": settings.host_delay_seconds,
             "host_in_flight": settings.host_in_flight or None,

@@ -91,7 +91,7 @@ ANSWERS: Final[dict[str, Example]] = {
         **{"pages": [_next], "retry_after": 0, "exhausted": False, "waiting": _held, "as_of": NOW},
         **{"policy": "exact", "order": "exact"},
     },
-    "Frontier": {
+    "FrontierPreview": {
         **{"pages": [{**_shown, "host": "b.example", "key": 0.31}], "as_of": NOW, "policy": "exact", "order": "exact"},
         **{"waiting": {**dict.fromkeys(_held, 0), "leased": 1}, "held_back": _waits, "exhausted": False},
     },

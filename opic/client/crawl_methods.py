@@ -162,9 +162,9 @@ class CrawlMethods:
     @Method
     def frontier(
         self, n: int | None = None, *, domain: str | None = None, mode: answers.Mode | None = None
-    ) -> Call[answers.Frontier]:
+    ) -> Call[answers.FrontierPreview]:
         """Return the pages that would be handed out next, 10 if `n` is None, without leasing them."""
-        return calls.get("/v1/frontier", answers.Frontier, n=n, domain=domain, mode=mode)
+        return calls.get("/v1/frontier", answers.FrontierPreview, n=n, domain=domain, mode=mode)
 
     @Method
     def release(self, leases: Iterable[str | answers.Page]) -> Call[answers.Released]:

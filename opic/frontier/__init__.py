@@ -2,7 +2,7 @@
 
 from opic.admission import Admission
 from opic.frontier.frontier import Frontier
-from opic.frontier.held_pages import HostPoliteness
 from opic.frontier.requests import PagesRequest, PolitenessSettings
+from opic.messages.frontier import HostPoliteness
 
 __all__ = ["Admission", "Frontier", "HostPoliteness", "PagesRequest", "PolitenessSettings"]

@@ -11,7 +11,7 @@ from opic.arrays import Int64s
 from opic.errors import NotKept
 from opic.frontier import page_counts
 from opic.frontier.crawl_orders import CrawlOrders
-from opic.frontier.held_pages import HostPoliteness, read_host_politeness, write_host_politeness
+from opic.frontier.held_pages import read_host_politeness, write_host_politeness
 from opic.frontier.leases import Lease, await_leases, server_runs
 from opic.frontier.next_answers import Shares, static_shares
 from opic.frontier.page_counts import CENSUS_KINDS
@@ -24,8 +24,9 @@ from opic.frontier.requests import (
     PolitenessSettings,
     check_lease_seconds,
 )
-from opic.frontier.scheduler import Scheduler
+from opic.frontier.scheduler import FrontierScheduler
 from opic.frontier.standing import PageStanding, place_in_order, state_of
+from opic.messages.frontier import HostPoliteness
 from opic.model.cash import MILLION, Flag
 from opic.model.classes import OTHERS
 from opic.query.coverage import CoverageQuery
@@ -83,7 +84,7 @@ class Frontier:
         self.crawl, self.politeness = crawl, politeness or PolitenessSettings()
         self.admission, self._orders = admission, CrawlOrders(crawl, coverage, worth, links)
         self._terms = FrontierTerms(self.politeness, discovery, strategy, share, domain_bytes)
-        self._scheduler = Scheduler(crawl, self._terms, admission, pending, self._orders, shares=shares)
+        self._scheduler = FrontierScheduler(crawl, self._terms, admission, pending, self._orders, shares=shares)
         self._shares = shares
 
     def next(self, n: int = 10, crawler: str = "", **terms: Any) -> dict[str, object]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from opic.arrays import Float64s, Int64s
 from opic.errors import StoreUnavailable
+from opic.messages.frontier import HostPoliteness
 from opic.model.cash import MILLION
 from opic.replica import Crawl
 from opic.store.keys import of_call
@@ -15,14 +16,6 @@ from opic.store.keys import of_call
 LAST_MEMBERS: Final = 16  # Of a part, after any of which the next one may begin: some are removed meanwhile.
 AGAIN_MAX: Final = 20
 STRETCH: Final = 4_000  # Members of a sorted set read in one call, which blocks the server for about 2 ms.
-
-
-class HostPoliteness(NamedTuple):
-    """A host's own politeness settings, set by an operator; None where the default setting applies."""
-
-    delay_seconds: float | None = None
-    in_flight: int | None = None
-    revisit_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +177,11 @@ def read_host_politeness(crawl: Crawl) -> dict[str, HostPoliteness]:
 def write_host_politeness(crawl: Crawl, hosts: Mapping[str, HostPoliteness]) -> None:
     """Replace all host settings, atomically in each shard."""
     rules: dict[int, list[str]] = {shard.number: [] for shard in crawl.shards}
-    for host, (delay, cap, revisit) in hosts.items():
+    for host, own in hosts.items():
+        delay, cap = own.delay_seconds, own.in_flight
         rule = f"{'-' if delay is None else repr(float(delay))} {'-' if cap is None else cap}"
-        if revisit is not None:
-            rule += f" {float(revisit)!r}"
+        if own.revisit_seconds is not None:
+            rule += f" {float(own.revisit_seconds)!r}"
         rules[crawl.shard_of(f"http://{host}/").number] += (host, rule)
     commands = []
     for number, pairs in rules.items():

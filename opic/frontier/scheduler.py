@@ -60,7 +60,7 @@ _Chosen = tuple[int, ChosenPage, RequestPart | None]  # The shard, a page there,
 JUDGE_BATCHES_COUNTED: Final = 40  # Takes some 50 ms.
 
 
-class Scheduler:
+class FrontierScheduler:
     """Chooses and leases pages for `opic.frontier.Frontier`. Thread-safe; calls are answered one at a time."""
 
     def __init__(

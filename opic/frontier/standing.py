@@ -10,11 +10,12 @@ import numpy as np
 from opic.admission import SCOPE, Admission
 from opic.arrays import Bools, Int64s
 from opic.frontier.crawl_orders import RankedOrder
-from opic.frontier.held_pages import HostPoliteness, host_politeness_of, ids_of, read_sets
+from opic.frontier.held_pages import host_politeness_of, ids_of, read_sets
 from opic.frontier.hot_shard import ShardColumns
 from opic.frontier.page_keys import NOWHERE, STRATEGIES, keys_of
 from opic.frontier.requests import FrontierTerms, PolitenessSettings
 from opic.frontier.revisit import RevisitTerms
+from opic.messages.frontier import HostPoliteness
 from opic.messages.hindrances import HINDRANCES, Hindrance
 from opic.model.cash import DAY_US, MILLION, Flag
 from opic.model.page_notes import GIVEN_UP

@@ -75,7 +75,7 @@ class FrontierPage(Struct, frozen=True):
     key: Annotated[float, always("What orders the pages, largest first; see `order`.")] = 0.0
 
 
-class Frontier(Struct, frozen=True):
+class FrontierPreview(Struct, frozen=True):
     """The pages that would be handed out next, best first."""
 
     pages: list[FrontierPage]
