@@ -4,20 +4,26 @@ A body that is not well-formed is refused whole; of JSON Lines, each line by its
 is decoded separately, so that an invalid one costs only itself.
 """
 
-import json
 import re
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from opic.api.problems import JSON, Problem
+from opic.api.problems import Problem
 from opic.api.request_bodies import LINES, MSGPACK
 from opic.errors import BadEvent
 from opic.model.event_checks import LINKS_SEEN_MAX, check_event
-from opic.model.events import EventLimits, decode_crawl_event, encode_without_passwords, page_of
+from opic.model.events import (
+    EventLimits,
+    NotWellFormed,
+    decode_crawl_event,
+    encode_without_passwords,
+    page_of,
+    raw_events,
+)
+from opic.model.packed_events import MSGPACK as FIRST_PACKED
 from opic.model.packed_events import array_length, is_array, is_map
 
 REFUSED_NOTED_MAX: Final = 100  # Pages of a body that `explain` can tell about: a round trip for each is too much.
@@ -25,7 +31,6 @@ REJECTED_MAX: Final = 10_000  # A longer list in the answer is of no use, and la
 # Splitting makes an object of 70 bytes for each element. Of arrays that may have more than this, each element has to
 # name a URL. A full body of 16 MiB of real events has about 280,000 commas.
 ELEMENTS_MAX: Final = 500_000
-SECOND_OPINION_BYTES_MAX: Final = 1 << 20  # json.loads may use 20 bytes of memory per byte of text.
 
 
 class _WithUrl(msgspec.Struct):
@@ -33,10 +38,7 @@ class _WithUrl(msgspec.Struct):
 
 
 _LINE = re.compile(rb"\S[^\n]*")  # One that is not blank.
-_split, _named, _whole = (
-    {form: of.Decoder(kind).decode for form, of in ((JSON, msgspec.json), (MSGPACK[0], msgspec.msgpack))}
-    for kind in (list[msgspec.Raw], list[_WithUrl], msgspec.Raw)
-)
+_named = msgspec.json.Decoder(list[_WithUrl]).decode, msgspec.msgpack.Decoder(list[_WithUrl]).decode
 
 
 @dataclass(slots=True)
@@ -48,17 +50,16 @@ class Intake:
     links_left_out: int = 0  # Links over the limit of their event, which take no effect.
     refused: dict[str, str] = field(default_factory=dict)  # Pages of rejected elements, the first ones -> reason.
 
-    def take(self, element: bytes, now_us: int, limits: EventLimits, form: str = JSON) -> None:
+    def take(self, element: bytes, now_us: int, limits: EventLimits, *, packed: bool = False) -> None:
         """Check an event and encode it for the log.
 
         Raises:
             BadEvent: it is invalid.
         """
         # The decoder tells JSON from MessagePack by the first byte; it must be of the form that the request declares.
-        if form == MSGPACK[0]:
-            if not is_map(element):
-                raise BadEvent("not a MessagePack map")
-        elif element.lstrip()[:1] != b"{":
+        if packed and not is_map(element):
+            raise BadEvent("not a MessagePack map")
+        if not packed and element[:1] != b"{":
             raise BadEvent("not a JSON object")
         try:
             event = decode_crawl_event(element)
@@ -83,43 +84,32 @@ def take(body: bytes, form: str, *, now_us: int, limits: EventLimits) -> Intake:
         limits: the limits of one event.
 
     Raises:
-        Problem: the body does not have that form; or more than REJECTED_MAX elements are invalid; none is accepted.
+        Problem: the body is not well-formed; or it has over ELEMENTS_MAX elements, or in JSON as many commas, and one
+            of its elements names no URL; or more than REJECTED_MAX elements are invalid. Nothing is taken then.
         BadEvent: the body is one event, and it is invalid.
     """
     if form == LINES[0]:
         return _take_each((line[0] for line in _LINE.finditer(body)), now_us, limits)
-    if is_array(body):
-        return _take_each(elements(body, form), now_us, limits, form)
-    intake = Intake()
+    packed = form == MSGPACK[0]
+    array = is_array(body) and packed == (body[0] >= FIRST_PACKED)
+    if array and (array_length(body) if packed else body.count(b",")) > ELEMENTS_MAX:
+        _check_named(body, packed=packed)
     try:
-        intake.take(body, now_us, limits, form)
-    except BadEvent:
-        _check_well_formed(body, form)
-        raise
+        events = raw_events(body, packed=packed, array=array)
+    except BadEvent as error:
+        if not array and not isinstance(error, NotWellFormed):
+            raise
+        raise Problem("not-msgpack" if packed else "not-json", f"the body is {error}; none of it was taken") from None
+    if array:
+        return _take_each(events, now_us, limits, packed=packed)
+    (event,), intake = events, Intake()
+    intake.take(event, now_us, limits, packed=packed)
     return intake
 
 
-def elements(body: bytes, form: str) -> Iterable[bytes]:
-    """Split an array into its elements, which are not decoded.
-
-    Raises:
-        Problem: the body is not well-formed; or it has over ELEMENTS_MAX elements, or in JSON as many commas, and one
-            of its elements names no URL.
-
-    >>> [bytes(element) for element in elements(b'[{"a": [1, 2]}, 3]', JSON)]
-    [b'{"a": [1, 2]}', b'3']
-    """
-    if (body.count(b",") if form == JSON else array_length(body)) > ELEMENTS_MAX:
-        _check_named(body, form)
+def _check_named(body: bytes, *, packed: bool) -> None:
     try:
-        return map(bytes, _split[form](body))
-    except (msgspec.DecodeError, RecursionError) as error:
-        return [json.dumps(element).encode() for element in _second_opinion(body, form, error)]
-
-
-def _check_named(body: bytes, form: str) -> None:
-    try:
-        _named[form](body)
+        _named[packed](body)
     except msgspec.ValidationError as error:
         text = f"an array that may have over {ELEMENTS_MAX:,} elements, and one is no event: {error}"
         raise Problem("bad-event", text) from None
@@ -127,37 +117,11 @@ def _check_named(body: bytes, form: str) -> None:
         pass  # It is not well-formed, as splitting it finds.
 
 
-def _check_well_formed(body: bytes, form: str) -> None:
-    """Raise Problem if the body of one event is not well-formed; one that is nested too deeply is a bad event."""
-    try:
-        _whole[form](body)
-    except msgspec.DecodeError as error:
-        _second_opinion(body, form, error)
-    except RecursionError:
-        pass
-
-
-def _second_opinion(body: bytes, form: str, error: Exception) -> Any:
-    """Decode a body by Python's parser. It takes what Python's json writes: NaN, and half of a surrogate pair.
-
-    An event that has one of these is then refused by itself.
-
-    Raises:
-        Problem: the body is not well-formed, or too large for this parser.
-    """
-    if form == JSON and len(body) <= SECOND_OPINION_BYTES_MAX and not isinstance(error, RecursionError):
-        with suppress(ValueError, RecursionError):
-            return json.loads(body.decode())
-    kind, name = ("not-json", "JSON") if form == JSON else ("not-msgpack", "MessagePack")
-    why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-    raise Problem(kind, f"the body is not {name}: {why}") from None
-
-
-def _take_each(elements: Iterable[bytes], now_us: int, limits: EventLimits, form: str = JSON) -> Intake:
+def _take_each(elements: Iterable[bytes], now_us: int, limits: EventLimits, *, packed: bool = False) -> Intake:
     intake = Intake()
     for index, element in enumerate(elements):
         try:
-            intake.take(element, now_us, limits, form)
+            intake.take(element, now_us, limits, packed=packed)
         except BadEvent as error:
             if len(intake.rejected) == REJECTED_MAX:
                 first = intake.rejected[0]

@@ -4,7 +4,7 @@ An event is JSON or MessagePack; the first byte tells which. An unknown field ma
 mistyped `links`. Only on a topic, where newer producers may be, is it ignored and counted.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -231,6 +231,10 @@ class _Named(msgspec.Struct):
     url: str
 
 
+class NotWellFormed(BadEvent):
+    """A value is not well-formed JSON or MessagePack."""
+
+
 class _UnknownField(BadEvent):
     """A field of an event is none that this version knows."""
 
@@ -245,7 +249,7 @@ def _decoders(kind: Any) -> _Decoders:
 
 _event, _any_event, _names, _page = map(_decoders, (CrawlEvent, _AnyEvent, dict[str, msgspec.Raw], _Named))
 _seeds_from_msgpack = msgspec.msgpack.Decoder(list[str] | SeedList).decode
-_array, _raw_array = map(_decoders, (list[CrawlEvent], list[msgspec.Raw]))
+_array, _raw, _raw_array = map(_decoders, (list[CrawlEvent], msgspec.Raw, list[msgspec.Raw]))
 # One encoder, by the names of what it encodes.
 _encode = encode_crawl_event = encode_ids = encode_forgotten = msgspec.msgpack.Encoder().encode
 
@@ -345,25 +349,48 @@ def decode_array(value: bytes) -> list[CrawlEvent] | None:
 
 
 def split_array(value: bytes) -> list[bytes]:
-    """Return the elements of an array of events, as they came.
+    """Return the elements of an array of events, as they came; see `raw_events`."""
+    return list(raw_events(value, packed=_is_packed(value), array=True))
+
+
+def raw_events(value: bytes, *, packed: bool, array: bool) -> Iterable[bytes]:
+    """Return the elements of an array of events, or one event, undecoded.
+
+    JSON is that of RFC 8259, in UTF-8, without NaN and halves of surrogate pairs. In MessagePack, a string that is not
+    UTF-8 is well-formed; the event that has it is bad.
 
     Raises:
-        BadEvent: it is no well-formed JSON or MessagePack.
+        NotWellFormed: the value is not well-formed JSON or MessagePack.
+        BadEvent: it is nested too deeply.
+
+    >>> list(raw_events(b'[{"a": [1, 2]}, 3]', packed=False, array=True))
+    [b'{"a": [1, 2]}', b'3']
     """
-    return list(map(bytes, _decode(value, _raw_array, "array of events")))
+    wanted = "array of events" if array else "event"
+    if not packed and not value.isascii():
+        _decoded(bytes.decode, value, wanted)
+    raw = _decoded((_raw_array if array else _raw)[packed], value, wanted)
+    return map(bytes, raw if array else (raw,))
+
+
+def _is_packed(value: bytes) -> bool:
+    # MessagePack starts with a byte of a map or an array, JSON with a brace, a bracket or white space.
+    return bool(value) and (0x80 <= value[0] <= 0x9F or 0xDC <= value[0] <= 0xDF)
 
 
 def _decode(value: bytes, decoders: _Decoders, wanted: str = "event") -> Any:
-    # MessagePack starts with a byte of a map or an array, JSON with a brace, a bracket or white space.
-    packed = bool(value) and (0x80 <= value[0] <= 0x9F or 0xDC <= value[0] <= 0xDF)
+    return _decoded(decoders[_is_packed(value)], value, wanted)
+
+
+def _decoded(decode: Callable[[bytes], Any], value: bytes, wanted: str = "event") -> Any:
     try:
-        return decoders[packed](value)
+        return decode(value)
     except msgspec.ValidationError as error:
         if str(error).startswith(UNKNOWN):
             raise _UnknownField from None
         raise BadEvent(f"a field can't be taken: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadEvent(f"not a decodable {wanted}: {error}") from None
+        raise NotWellFormed(f"not a decodable {wanted}: {error}") from None
     except RecursionError:
         raise BadEvent(f"not a decodable {wanted}: nested too deeply") from None
 

@@ -73,10 +73,13 @@ def test_unknown_fields_are_ignored_on_a_topic_and_named() -> None:
         (msgpack.packb(EVENTS)[:-1], "not a decodable array of events"),
         (json.dumps(EVENTS).encode() + b"x", "not a decodable array of events"),
         (b"[" * 100_000, "not a decodable array of events"),
+        (b'[{"url":"http://a.example/"},{"url":"http://a.example/\xff"}]', "not a decodable array of events: 'utf-8'"),
+        (b'[{"url":"http://a.example/"},{"url":"http://a.example/\\ud800"}]', "not a decodable array of events"),
+        (b'[{"url":"http://a.example/"},{"url":"http://a.example/","x":NaN}]', "not a decodable array of events"),
         (array_of([msgpack.packb(EVENTS[0]), BAD_PACKED["nesting without end"]]), "nested too deeply"),
         (msgpack.packb([{"url": URLS[0], "links": [f"http://b/{i}" for i in range(9_000)]}] * 3), "27,000 links"),
     ],
-    ids=range(11),
+    ids=range(14),
 )
 def test_array_that_can_not_be_taken_is_one_dead_letter(value: bytes, reason: str) -> None:
     (event,) = decode_events(TOPIC, Record(0, NOW_US, value), LIMITS)
