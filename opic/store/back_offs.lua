@@ -33,13 +33,13 @@ local function forget_waits(keys, now, waits_max, most)
   local over = math.min(redis.call('ZCARD', keys.waits) - (waits_max or WAITS_MAX), most)
   if #ids < over then ids = redis.call('ZRANGE', keys.waits, 0, over - 1) end
   if #ids == 0 then return end
-  redis.call('ZREM', keys.waits, unpack(ids))
-  redis.call('HDEL', keys.fails, unpack(ids))
+  in_chunks(ids, function(_, ...) redis.call('ZREM', keys.waits, ...) redis.call('HDEL', keys.fails, ...) end)
   if not keys.holders or redis.call('EXISTS', keys.holders) == 0 then return end
-  local leased = redis.call('ZMSCORE', keys.leases, unpack(ids))
-  for i, id in ipairs(ids) do
-    if not leased[i] then redis.call('HDEL', keys.holders, id) end
-  end
+  in_chunks(ids, function(first, ...)
+    for i, leased in ipairs(redis.call('ZMSCORE', keys.leases, ...)) do
+      if not leased then redis.call('HDEL', keys.holders, ids[first + i - 1]) end
+    end
+  end)
 end
 
 local function crawler_of(digest)

@@ -159,7 +159,7 @@ local function check_step(keys, args, blob)
   local hold = own(blob.advances) and held(keys.offsets)
   if hold then return {'PAUSED', hold} end
   if #blob.forgotten > 0 and not all_of_pages(keys) or #blob.since > 0 and not keys.since
-    or #blob.senders > 0 and (not keys.holders or #blob.senders ~= #blob.fetches / 3 * 2) then
+    or (keys.holders or #blob.senders > 0) and (not keys.holders or #blob.senders ~= #blob.fetches / 3 * 2) then
     return redis.error_reply('OPICARGS keys do not match blob')
   end
   return check_outboxes(keys, blob.outboxes)
@@ -248,7 +248,8 @@ local function links(keys, args)
   if v ~= args[3] then return {'V', v} end
   local deleted = tonumber(args[4])
   local first = whole(deleted, 0, VALUES_MAX) and 5 + deleted
-  if not first or #args < first or (#args - first) % 2 ~= 1 then return redis.error_reply('OPICARGS bad segments') end
+  local values = first and #args - first + 1
+  if not first or values < 2 or values > VALUES_MAX or values % 2 ~= 0 then return redis.error_reply('OPICARGS bad segments') end
   if deleted > 0 then redis.call('HDEL', keys.linkseg, unpack(args, 5, 4 + deleted)) end
   redis.call('HSET', keys.linkseg, unpack(args, first))
   return {'OK'}

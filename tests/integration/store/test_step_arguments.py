@@ -83,3 +83,26 @@ def test_worker_sends_arguments_of_that_form(valkey: Server) -> None:
     shard = Shard.open(valkey.client())
     ShardWriter(shard).apply(PARTITION, [record(0, "http://a.org/p", ["http://b.org/q"])])
     assert shard.client.hget(shard.keys.offsets, PARTITION) == b"1"
+
+
+def test_step_with_many_failures_forgets_as_many_waits_that_are_over(valkey: Server) -> None:
+    """More than Lua can unpack at once: the record must not be there without the rest of its call."""
+    shard = Shard.open(valkey.client())
+    now = time.time()
+    shard.client.zadd(shard.keys.waits, {str(page): now - 100_000 - page for page in range(10_000, 20_000)})
+    failures = [term for page in range(7_500) for term in (page, 1, now)]
+    command = step(shard.keys, fetches=failures)
+    command[-3] = 1_000_000  # Waits that are kept.
+    assert shard.client.execute_command(*command) == [b"OK"]
+    assert shard.client.hget(shard.keys.books, "clock") == b"-1"
+    assert shard.client.zcard(shard.keys.waits) == 7_500 + 10_000 - 8_500
+
+
+def test_more_link_segments_than_one_command_takes_are_refused_before_any_is_deleted(valkey: Server) -> None:
+    shard = Shard.open(valkey.client())
+    shard.client.hset(shard.keys.link_segments, mapping={"old": "segment", "v": "0"})
+    values = [term for at in range(4_000) for term in (at, "segment")]
+    command = of_call("links", (shard.keys.head, shard.keys.link_segments), 0, b"", "0", 1, "old", *values)
+    with pytest.raises(redis.ResponseError, match="OPICARGS bad segments"):
+        shard.client.execute_command(*command)
+    assert shard.client.hexists(shard.keys.link_segments, "old")
