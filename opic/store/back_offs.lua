@@ -136,6 +136,7 @@ end_leases = function(keys, fetches, senders, retry, waits_max, asked)
   for i = 1, #fetches, 3 do ids[#ids + 1] = string.format('%.0f', fetches[i]) end
   if #ids == 0 then return end
   local held, waiting = read_holders(keys.holders, ids), redis.call('EXISTS', keys.waits, keys.fails) > 0
+  local plain_end = {0, NOBODY}
   local function clear()
     if waiting then
       in_chunks(well, function(_, ...) redis.call('ZREM', keys.waits, ...) redis.call('HDEL', keys.fails, ...) end)
@@ -152,6 +153,8 @@ end_leases = function(keys, fetches, senders, retry, waits_max, asked)
         if entry[2] ~= NOBODY and crawler ~= NOBODY and entry[2] ~= crawler then add_earlier(entry, entry[2]) end
         entry[1], entry[2] = 0, NOBODY
       end
+    elseif entry then
+      held[id] = plain_end  -- Its next event in this batch finds no lease.
     end
     if not late then ended[#ended + 1] = id end
     if not failed then

@@ -3,6 +3,12 @@
 
 local RELEASED_MAX = 10000
 
+-- A finite number of 0 or more; nil if a text is none.
+local function amount(text)
+  local number = tonumber(text)
+  return number and number >= 0 and number < BALANCE and number or nil
+end
+
 -- The scores of members of a sorted set: member -> score. One command takes a fifth of the time of one each.
 local function scores_of(key, members)
   local found = {}
@@ -52,19 +58,18 @@ end
 --   leased, 2 its host is blocked or its delay has not passed, 3 its host has reached its limit of pages in flight, until
 --   the first of their leases ends, 4 the page is backing off.
 
--- Until when a host is blocked, in microseconds; nil if it is not. What is over is forgotten.
-local function take_block(keys, host, now)
-  local till = redis.call('HGET', keys.blocks, host)
-  if not till then return nil end
-  if tonumber(till) * 1000000 > now then return tonumber(till) * 1000000 end
-  redis.call('HDEL', keys.blocks, host)
+-- Until when a host is blocked, in microseconds; nil if it is not. A block that is over is noted in the plan.
+local function take_block(keys, host, now, plan)
+  local till = tonumber(redis.call('HGET', keys.blocks, host) or nil)
+  if not till or till * 1000000 > now then return till and till * 1000000 end
+  plan.unblocked[#plan.unblocked + 1] = host
   return nil
 end
 
 -- Why a page can't be leased: nil if it can; else 1 to 4, and the time in microseconds when it can. The third result
 -- is the host's pages in flight.
 local function take_hindrance(keys, id, host, now, retry, host_delay, host_cap, plan, request)
-  local blocked = plan.some_blocks and take_block(keys, host, now)
+  local blocked = plan.some_blocks and take_block(keys, host, now, plan)
   if blocked then return 2, blocked end
   local lease_end = plan.pages[id] and now or plan.leases[id]
   if lease_end then return 1, lease_end + retry * 1000000 end
@@ -102,8 +107,10 @@ local function take_note(holders, out, crawlers, now)
   in_chunks(fields, function(_, ...) redis.call('HSET', holders, ...) end)
 end
 
--- Write the new leases {end, id, ..}, the next free time of hosts, and the pages in flight of hosts with a limit.
+-- Write the new leases {end, id, ..}, the next free time of hosts, and the pages in flight of hosts with a limit. Forget
+-- the blocks that are over.
 local function take_write(keys, out, plan, now)
+  in_chunks(plan.unblocked, function(_, ...) redis.call('HDEL', keys.blocks, ...) end)
   if keys.holders then take_note(keys.holders, out, plan.pages, now) end
   in_chunks(out, function(_, ...) redis.call('ZADD', keys.leases, ...) end)
   local rests = {}
@@ -142,22 +149,32 @@ local function take_ids(ids, names)
   return texts
 end
 
+-- Whether each request has a number of pages, seconds, a crawler's name, and a number of pages of a host.
+local function take_requests(requests, crawlers, each)
+  for i = 1, #requests, 2 do
+    local of = (i + 1) / 2
+    if not whole(requests[i], 0, BALANCE) or not amount(requests[i + 1]) or type(crawlers[of]) ~= 'string'
+      or not whole(each[of], 0, BALANCE) then return false end
+  end
+  return true
+end
+
 local function take(keys, args)
-  local retry, delay, cap = tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
+  local retry, delay, cap, waits_max = amount(args[1]), amount(args[2]), amount(args[3]), amount(args[5])
   local requests, ids, names, crawlers, each, known = unpack(cmsgpack.unpack(args[4]), 1, 6)
-  if not (retry and delay and cap) then return redis.error_reply('OPICARGS expected numbers') end
+  if not (retry and delay and cap and waits_max) then return redis.error_reply('OPICARGS expected numbers') end
+  if not take_requests(requests, crawlers, each) then return redis.error_reply('OPICARGS expected requests') end
   ids = take_ids(ids, names)
   if not ids then return redis.error_reply('OPICARGS expected pages') end
 
-  local now = now_us()
-  sweep(keys, now, retry, tonumber(args[5]))
-  local there = redis.call('HMGET', keys.head, 'lsn', 'digest')
-  local freed = redis.call('HGET', keys.freed, 'n') or '0'
-  if there[2] == 'restoring' or (known and known ~= freed) then ids = {} end
+  local now, there = now_us(), redis.call('HMGET', keys.head, 'lsn', 'digest')
+  local restoring, freed = there[2] == 'restoring', redis.call('HGET', keys.freed, 'n') or '0'
+  if not restoring then sweep(keys, now, retry, waits_max) end
+  if restoring or (known and known ~= freed) then ids = {} end
   local running = redis.call('ZCOUNT', keys.leases, '(' .. string.format('%.0f', now), '+inf')
 
   local granted, refused, out = {}, {}, {}
-  local plan = {pages = {}, next_of = {}, flying = {}, given = {}, each = each}
+  local plan = {pages = {}, next_of = {}, flying = {}, given = {}, unblocked = {}, each = each}
   plan.leases, plan.waits, plan.hosts = scores_of(keys.leases, ids), scores_of(keys.waits, ids), scores_of(keys.hosts, names)
   plan.some_blocks = redis.call('EXISTS', keys.blocks) == 1
   local some_polite, some_delays = redis.call('EXISTS', keys.polite) == 1, redis.call('EXISTS', keys.crawldelays) == 1
@@ -230,26 +247,35 @@ local function note_released(freed, released, ids)
 end
 
 -- The present end of a lease, given the end that it was granted with; nil if it does not run any more.
-local function present_end(leases, renewed, id, granted)
-  local score = tonumber(redis.call('ZSCORE', leases, id))
-  local last = tonumber(renewed and redis.call('ZSCORE', renewed, id .. '-' .. granted) or granted)
-  return score == last and score or nil
+local function present_end(keys, id, granted, now)
+  local score = tonumber(redis.call('ZSCORE', keys.leases, id) or nil)
+  local last = tonumber(redis.call('ZSCORE', keys.renewed, id .. '-' .. granted) or granted)
+  return score == last and score > now and score or nil
+end
+
+-- Whether arguments from one on are of leases: id, end as granted, and as many others each as to take `of` in all.
+local function are_leases(args, first, of)
+  if (#args - first + 1) % of ~= 0 then return false end
+  for i = first, #args, of do
+    if not amount(args[i]) or not amount(args[i + 1]) then return false end
+  end
+  return true
 end
 
 -- opic_5_renew: set when leases end.  KEYS leases renewed flights flightends   ARGV seconds id until-us host ..
 -- Only leases that still run are renewed. Returns {new end, {1 or 0 for each}}.
 local function renew(keys, args)
+  if not amount(args[1]) or not are_leases(args, 2, 3) then return redis.error_reply('OPICARGS expected leases') end
   local now, done = now_us(), {}
   local until_us = math.floor(now + tonumber(args[1]) * 1000000)
   local text = string.format('%.0f', until_us)
   redis.call('ZREMRANGEBYSCORE', keys.renewed, '-inf', string.format('%.0f', now))
   for i = 2, #args, 3 do
     local id, host = args[i], args[i + 2]
-    local last = present_end(keys.leases, keys.renewed, id, args[i + 1])
-    local runs = last ~= nil and last > now
-    done[#done + 1] = runs and 1 or 0
-    local packed = runs and redis.call('HGET', keys.flights, host)
-    if runs then
+    local last = present_end(keys, id, args[i + 1], now)
+    done[#done + 1] = last and 1 or 0
+    local packed = last and redis.call('HGET', keys.flights, host)
+    if last then
       redis.call('ZADD', keys.leases, text, id)
       redis.call('ZADD', keys.renewed, text, id .. '-' .. args[i + 1])
     end
@@ -269,9 +295,10 @@ end
 --   ARGV id until-us ..
 -- Only leases that still run are released. Returns the new count of `freed` and the released pages.
 local function release(keys, args)
+  if not are_leases(args, 1, 2) then return redis.error_reply('OPICARGS expected leases') end
   local released, now = {}, now_us()
   for i = 1, #args, 2 do
-    if present_end(keys.leases, keys.renewed, args[i], args[i + 1]) then
+    if present_end(keys, args[i], args[i + 1], now) then
       redis.call('ZREM', keys.leases, args[i])
       released[#released + 1] = args[i]
     end
@@ -285,7 +312,9 @@ end
 local function polite(keys, args)
   if #args % 2 ~= 0 then return redis.error_reply('OPICARGS a rule for each host') end
   for i = 2, #args, 2 do
-    if not string.match(args[i], '^%S+ %S+$') and not string.match(args[i], '^%S+ %S+ %S+$') then return redis.error_reply('OPICARGS bad rule') end
+    local numbers = 0
+    for text in string.gmatch(args[i], '%S+') do numbers = numbers + ((text == '-' or amount(text)) and 1 or 9) end
+    if numbers ~= 2 and numbers ~= 3 then return redis.error_reply('OPICARGS bad rule') end
   end
   local before = redis.call('HGETALL', keys.polite)
   for i = 1, #before, 2 do redis.call('HDEL', keys.polite, before[i]) end
@@ -297,6 +326,10 @@ end
 -- opic_5_delays: set what robots.txt of hosts asks for, 0 for nothing.  KEYS crawldelays   ARGV host seconds ..
 -- Writes only what differs: crawlers repeat their reports.
 local function delays(keys, args)
+  if #args % 2 ~= 0 then return redis.error_reply('OPICARGS a delay for each host') end
+  for i = 2, #args, 2 do
+    if not amount(args[i]) then return redis.error_reply('OPICARGS bad delay') end
+  end
   for i = 1, #args, 2 do
     local seconds = tonumber(args[i + 1]) ~= 0 and args[i + 1]
     if redis.call('HGET', keys.crawldelays, args[i]) ~= seconds then
@@ -309,8 +342,9 @@ end
 -- opic_5_block: lease no page of a host until then, in Unix seconds; 0 for an end.  KEYS blocks freed   ARGV host until
 -- Calls for pages are told of a block by what they are refused. Where it ends earlier, its readers must read again.
 local function block(keys, args)
-  local till, before = tonumber(args[2]), tonumber(redis.call('HGET', keys.blocks, args[1])) or 0
+  local till = #args == 2 and amount(args[2])
   if not till then return redis.error_reply('OPICARGS expected a time') end
+  local before = tonumber(redis.call('HGET', keys.blocks, args[1]) or 0)
   if till * 1000000 > now_us() then
     redis.call('HSET', keys.blocks, args[1], string.format('%.6f', till))
   else
@@ -322,7 +356,7 @@ end
 
 -- opic_5_limit: set how many pages of a host may be read; 0 for any number.  KEYS limits freed   ARGV host limit
 local function limit(keys, args)
-  if not whole(tonumber(args[2]), 0, BALANCE) then return redis.error_reply('OPICARGS expected a number of pages') end
+  if #args ~= 2 or not string.find(args[2], '^%d+$') then return redis.error_reply('OPICARGS expected a number of pages') end
   if args[2] == '0' then redis.call('HDEL', keys.limits, args[1]) else redis.call('HSET', keys.limits, args[1], args[2]) end
   redis.call('HSET', keys.freed, 'limits', redis.call('HINCRBY', keys.freed, 'n', 1))
   return 1
@@ -331,6 +365,7 @@ end
 -- opic_5_rules: replace the URL rules, if they are of a version.  KEYS rules   ARGV version document new-version
 -- The version is '*' for any, '' for none yet. Returns 1 if they are replaced.
 local function set_rules(keys, args)
+  if #args ~= 3 then return redis.error_reply('OPICARGS expected a version, a document and a version') end
   if args[1] ~= '*' and (redis.call('HGET', keys.rules, 'version') or '') ~= args[1] then return 0 end
   redis.call('HSET', keys.rules, 'document', args[2], 'version', args[3])
   return 1

@@ -29,11 +29,15 @@ def primaries(client: Any) -> list[Any]:
     return [client]
 
 
+def library_code() -> str:
+    """Return the text of the function library."""
+    texts = ((Path(__file__).parent / name).read_text() for name in FILES)
+    return "\n".join([f"#!lua name={LIBRARY}", lua_tables(), *texts])
+
+
 def load_functions(client: Any) -> None:
     """Load the function library on each primary that does not have exactly this code."""
-    code = "\n".join(
-        [f"#!lua name={LIBRARY}", lua_tables(), *((Path(__file__).parent / name).read_text() for name in FILES)]
-    )
+    code = library_code()
     for server in primaries(client):
         for library in server.function_list(LIBRARY, withcode=True):
             flat = dict(zip(library[::2], library[1::2], strict=True)) if isinstance(library, list) else library
