@@ -57,7 +57,7 @@ def create_app(service: Service, *, allow_open: bool = False, metrics: Metrics |
     def document() -> dict[str, Any]:
         return openapi(table, secured=token is not None)
 
-    routes = Routes(settings.max_body_bytes)
+    routes = Routes(settings.max_body_bytes, calls.show)
     for one in table:
         routes.add(one.method, one.path, one.call)
     _add_pages(routes, document)

@@ -26,7 +26,7 @@ from opic.api.router import Answer
 from opic.errors import BadEvent, BadInput
 from opic.frontier import PagesRequest
 from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS
-from opic.ingest.event_log import KeyedCall
+from opic.ingest.event_log import KeyedCall, Positions
 from opic.messages import sentences
 from opic.messages.local import RankedDomain
 from opic.model.cash import MILLION
@@ -39,6 +39,7 @@ from opic.query.page_queries import Ask, ImportanceAnswer
 from opic.query.search import search
 from opic.service.backend import Backend
 from opic.service.forgetting import PageSelection, forget
+from opic.service.positions import read_position, shown_position
 from opic.store.local_lists import put_list, read_heads, read_list
 from opic.urls.canonical import canonical_host, host_of, shown
 
@@ -49,6 +50,9 @@ SLOW_THREADS: Final = 4
 READY_SECONDS: Final = 5.0  # Timeout of the readiness check; after it the answer is "not ready".
 EXCERPT_BYTES: Final = 500  # Bytes shown of a dead letter's value, which may be as large as a body.
 Handed = Callable[[Mapping[str, Any], str, str | None], object]
+POSITION_HEADER: Final = "opic-position"
+POSITION_HEADER_BYTES_MAX: Final = 2_048  # nginx gives up on an answer whose headers take more than 4 kB.
+WAITING_THREADS: Final = 8  # Those in which calls wait for a worker that lags.
 READY_THREADS: Final = 4  # Separate threads, so that slow calls do not make the service look dead.
 
 
@@ -76,6 +80,7 @@ class Calls:
         self._slow_pages = Coalescer[Ask, ImportanceAnswer](self._importances, "slow importance", 1, SLOW_THREADS)
         self._at_hand = InLoop[Ask, ImportanceAnswer | None](self._found_at_hand)
         self._ready_threads: anyio.CapacityLimiter | None = None
+        self._waiting_threads: anyio.CapacityLimiter | None = None
         # Slow on a Kafka topic or a long series: one thread each answers all waiting requests together.
         self._dead_letters = Coalescer(self._newest_letters, "opic-letters")
         self._series = Coalescer(self._series_and_curve, "opic-series")
@@ -83,14 +88,22 @@ class Calls:
         self._searches = Coalescer(self._search, "opic-search", 1)
         self._requests = Coalescer[PagesRequest, Mapping[str, object]](self._next, "next")
         # Calls that come while others wait for the disk are written with one append, and share a sync.
-        self._events = Coalescer[Sequence[bytes], None](self._accept, "opic-events", threads=EVENT_THREADS)
+        self._events = Coalescer[Sequence[bytes], Positions](self._accept, "opic-events", threads=EVENT_THREADS)
+
+    async def show(self, position: str) -> None:
+        """Wait until answers show the effect of a write; see `Backend.show`."""
+        positions = read_position(position)
+        if self._waiting_threads is None:
+            self._waiting_threads = anyio.CapacityLimiter(WAITING_THREADS)
+        await anyio.to_thread.run_sync(self._backend.show, positions, limiter=self._waiting_threads)
 
     async def post_events(self, request: Request) -> Response:
         """Accept one crawl event, an array of events, or JSON Lines; in JSON or MessagePack.
 
         Accepted events are durable. A single invalid event gets a 422. In an array or JSON Lines the valid events are
         accepted and the others listed. After a 503, or no answer, some may have been accepted. With an
-        `Idempotency-Key` the same call can be repeated: within 24 hours it takes effect once, with the same answer.
+        `Idempotency-Key` the same call can be repeated: within 24 hours it takes effect once, with the same answer;
+        its `position`, which may be a later one, is the header `Opic-Position` instead.
         """
         key = idempotency_key(request)
         form = media_type(request, events=True)
@@ -99,27 +112,32 @@ class Calls:
         def judge(now_us: int, limits: EventLimits) -> Intake:
             return take(body, form, now_us=now_us, limits=limits)
 
-        def judged() -> Intake:
+        def judged() -> tuple[Intake, Positions]:
             if key is not None:
                 return self._backend.accept_once(KeyedCall.of(key, form, body), judge)
-            return judge(self._backend.clock.now_us(), self._backend.limits)
+            return judge(self._backend.clock.now_us(), self._backend.limits), {}
 
         small = key is None and len(body) <= SMALL_BODY_BYTES and self._backend.clock.is_known
         try:
-            intake = judged() if small else await run_in_threadpool(judged)
+            intake, ends = judged() if small else await run_in_threadpool(judged)
         except BadEvent as error:  # The body is one event.
             if (page := page_of(body, self._backend.limits)) is not None:
                 await run_in_threadpool(self._backend.note_refusals, {page: str(error)})
             raise
         if key is None and intake.values:
-            await self._events.ask(intake.values)
+            ends = await self._events.ask(intake.values)
         if intake.refused:
             await run_in_threadpool(self._backend.note_refusals, intake.refused)
         answer = {"accepted": len(intake.values), "rejected": intake.rejected}
-        more = {"links_left_out": intake.links_left_out} if intake.links_left_out else {}
-        return Json({**answer, **more}, 202)
+        more: dict[str, object] = {"links_left_out": intake.links_left_out} if intake.links_left_out else {}
+        position, headers = shown_position(ends) if intake.values else "", dict[str, str]()
+        if position and key is None:
+            more["position"] = position
+        elif position and len(position) <= POSITION_HEADER_BYTES_MAX:
+            headers[POSITION_HEADER] = position
+        return Json({**answer, **more}, 202, headers)
 
-    def _accept(self, calls: Sequence[Sequence[bytes]]) -> Sequence[Exception | None]:
+    def _accept(self, calls: Sequence[Sequence[bytes]]) -> Sequence[Exception | Positions]:
         return self._backend.accept_together(calls)
 
     def post_seeds(self, asked: bodies.Seeds) -> Answer:

@@ -17,6 +17,8 @@ from opic.api import bodies, queries
 from opic.api.problems import Json, Problem
 from opic.model.classes import ClassesChange, check_change, check_classes
 from opic.service.backend import Backend
+from opic.service.class_changes import define, shown_classes
+from opic.service.positions import shown_position
 
 _TAG: Final = re.compile(r'(?:W/)?"([0-9a-f]{1,64})"')
 
@@ -48,16 +50,15 @@ class Definitions:
         return self._reclassified(check_change(given, asked.remove, if_match(request), normalization))
 
     def _reclassified(self, change: ClassesChange) -> Response:
-        done = self._backend.define(change)
-        now = time.time()
-        return _versioned(
-            {**self._backend.classes(), "reclassified": done.pages, "settled": done.settled, "as_of": now}
-        )
+        done = define(self._backend, change)
+        now, position = time.time(), shown_position(done.end)
+        more = {"reclassified": done.pages, "settled": done.settled, "position": position, "as_of": now}
+        return _versioned({**shown_classes(self._backend), **more})
 
     def get_classes(self, _: queries.Nothing) -> Response:
         """Return the current classes of pages, in order, with their numbers of pages and their shares of each grant."""
         now = time.time()
-        return _versioned({**self._backend.classes(), "as_of": now})
+        return _versioned({**shown_classes(self._backend), "as_of": now})
 
     def put_rules(self, request: Request, asked: bodies.RulesGiven) -> Response:
         """Replace the URL rules, the trap thresholds, or both, which decide which pages may be suggested.

@@ -13,9 +13,10 @@ from opic.api import examples
 from opic.api.access import OPEN_PATHS
 from opic.api.etags import KEPT
 from opic.api.problems import JSON, described
-from opic.api.router import WITH_BODY, asked_of
+from opic.api.router import AFTER, WITH_BODY, asked_of
 from opic.messages.operation import ProblemDetails
 from opic.model.events import CrawlEvent
+from opic.service.positions import POSITION
 from opic.urls.traps import Traps
 
 ABOUT: Final = (
@@ -60,6 +61,10 @@ GROUPS: Final = (  # Groups of calls, by what one does with them: name, about, p
 )
 TAG_OF: Final = {path: name for name, _, paths in GROUPS for path in paths}
 _NOT_MOVED: Final = "The answer would say the same as the one with the ETag in `If-None-Match`, but for `as_of`."
+_AFTER: Final = {
+    "description": "The `position` of an answer: this one shows the effect of what was written by then.",
+    "schema": {"type": "string", "pattern": POSITION},
+}
 
 Schemas = dict[str, Any]
 
@@ -141,6 +146,8 @@ def _operation(one: Described, schemas: Schemas, *, secured: bool) -> dict[str, 
         body = {JSON: {"schema": schemas[asked.__name__], "example": examples.BODIES[asked.__name__]}}
     elif asked is not None:
         parameters += _of_query(schemas[asked.__name__])
+    if one.path.startswith("/v1/") and all(parameter["name"] != AFTER for parameter in parameters):
+        parameters.append({"name": AFTER, "in": "query", "required": False, **_AFTER})
     found: dict[str, Any] = {
         "tags": [TAG_OF[one.path]],
         "summary": summary.rstrip("."),

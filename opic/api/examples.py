@@ -6,6 +6,7 @@ from opic.messages.hindrances import words
 
 Example = dict[str, Any]
 NOW: Final = 1_764_000_000.0
+POSITION: Final = "@5f0c7a9e21d34b88@log/0:3"
 A, B = "https://a.example/", "https://b.example/"
 
 _lease = "0-1-1764000300000000"
@@ -84,8 +85,12 @@ _waits: Final = ["1 page is leased to a crawler: its event, or the end of its le
 
 ANSWERS: Final[dict[str, Example]] = {
     "CrawlEvent": {"url": A, "links": ["https://a.example/b", B]},
-    "Accepted": {"accepted": 2, "rejected": [{"index": 1, "error": _bad_url}]},
-    "Seeded": {"known": 1, "new": 2, "rejected": [{"index": 3, "error": _bad_url.removeprefix("url ")}]},
+    "Accepted": {"accepted": 2, "rejected": [{"index": 1, "error": _bad_url}], "position": POSITION},
+    "Seeded": {
+        **{"known": 1, "new": 2, "position": POSITION},
+        **{"rejected": [{"index": 3, "error": _bad_url.removeprefix("url ")}]},
+    },
+    "Forgotten": {"forgotten": 1, "position": POSITION},
     "CanonicalUrl": {"url": A, "plain": "https://www.a.example/", "rules": ["www", "index"], "applied": ["www"]},
     "NextPages": {
         **{"pages": [_next], "retry_after": 0, "exhausted": False, "waiting": _held, "as_of": NOW},
@@ -106,7 +111,7 @@ ANSWERS: Final[dict[str, Example]] = {
         **{"target": 0.98, "fetches_expected": None, "as_of": NOW},
     },
     "Classes": _classes,
-    "Reclassified": {**_classes, "reclassified": 6, "settled": True},
+    "Reclassified": {**_classes, "reclassified": 6, "settled": True, "position": POSITION},
     "OneImportance": {**_page, "as_of": NOW},
     "Importances": {"pages": [_page, {"url": B, "importance": None}], "as_of": NOW},
     "History": {"url": A, "measures": _measures, "as_of": NOW},

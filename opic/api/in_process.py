@@ -21,7 +21,8 @@ class InProcess:
 
     def __init__(self, backend: Backend) -> None:
         """Answer from an open store."""
-        self._handlers = (Calls(backend, backend.not_ready), Definitions(backend))
+        self._calls = Calls(backend, backend.not_ready)
+        self._handlers = (self._calls, Definitions(backend))
         self._body_bytes_max = backend.settings.max_body_bytes
 
     def __call__(
@@ -35,7 +36,7 @@ class InProcess:
         """
         name = name_of(method, path)
         call = next(getattr(some, name) for some in self._handlers if hasattr(some, name))
-        handler = handler_of(method, call, self._body_bytes_max)
+        handler = handler_of(method, call, self._body_bytes_max, self._calls.show)
         scope = {
             "type": "http",
             "method": method,

@@ -35,7 +35,10 @@ Chosen = Annotated[
 _ROUNDS = {"type": "number", "exclusiveMinimum": 0}
 _DURATION = {"type": "string", "pattern": rf"^{NUMBER}[hd]$"}
 _WINDOW = {"anyOf": [_ROUNDS, _DURATION], "examples": [0.5, "30d"]}
-After = Annotated[str | None, about("Continue here: `next` of the previous answer.")]
+After = Annotated[
+    str | None,
+    about("Continue here: `next` of the previous answer. Or, in its place or beside it, the `position` of a write."),
+]
 
 
 class Given(Struct, frozen=True, forbid_unknown_fields=True):
@@ -134,7 +137,8 @@ class TopPages(OfPolicy, frozen=True):
         str | None,
         about(
             "Continue here: `next` of the previous answer. While the crawl goes on, a page that passes the last one of "
-            "that answer meanwhile is left out or comes twice."
+            "that answer meanwhile is left out or comes twice. Or, in its place or beside it, the `position` of a "
+            "write."
         ),
     ] = None
 
@@ -170,7 +174,7 @@ class DomainInflow(Given, frozen=True):
     ] = None
     host: Annotated[SomeHost | None, about("Or a host: its pages have bounds.")] = None
     prefix: Annotated[UrlPrefix | None, about("Or the beginning of URLs, where links are kept.")] = None
-    after: Annotated[str | None, about("Continue after this page: `next` of the previous answer.")] = None
+    after: After = None
     n: Count = 1_000
     policy: Annotated[Policy | None, about("Where links are kept, any; else none or static.")] = None
     window: Annotated[HostName | None, about("Of a window policy, where links are kept.")] = None

@@ -4,7 +4,7 @@ Paths are fixed strings, or end with one parameter, as `/v1/local/{domain}` does
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -16,10 +16,12 @@ from starlette.responses import Response
 from opic.api.problems import Json
 from opic.api.request_bodies import read_asked, read_json
 from opic.api.validation import checked
+from opic.service.positions import MARK
 
 Answer = Mapping[str, object] | Response
 Call = Callable[..., Awaitable[Response]] | Callable[..., Answer]
 Handler = Callable[[Request], Awaitable[Response]]
+AFTER: Final = "after"  # The parameter that names a position, of any call; or a cursor, of some.
 WITH_BODY: Final = ("POST", "PUT", "PATCH")
 
 
@@ -33,11 +35,16 @@ class Route(NamedTuple):
 class Routes:
     """The handlers by path and method."""
 
-    def __init__(self, body_bytes_max: int) -> None:
-        """Start without routes; `body_bytes_max` is the maximum size of a body."""
+    def __init__(self, body_bytes_max: int, show: Callable[[str], Awaitable[None]]) -> None:
+        """Start without routes.
+
+        Args:
+            body_bytes_max: the maximum size of a body.
+            show: waits until answers show the write that ended at a position.
+        """
         self._fixed: dict[str, dict[str, Route]] = {}
         self._under: dict[str, tuple[str, dict[str, Route]]] = {}  # By what is before the parameter; with its name.
-        self._body_bytes_max = body_bytes_max
+        self._body_bytes_max, self._show = body_bytes_max, show
 
     def add(self, method: str, path: str, call: Call) -> None:
         """Add a call; its last part may be a parameter in braces."""
@@ -46,7 +53,8 @@ class Routes:
             _, by_method = self._under.setdefault(before, (last[1:-1], {}))
         else:
             by_method = self._fixed.setdefault(path, {})
-        by_method[method] = Route(path, handler_of(method, call, self._body_bytes_max))
+        show = self._show if path.startswith("/v1/") else None
+        by_method[method] = Route(path, handler_of(method, call, self._body_bytes_max, show))
 
     def find(self, path: str) -> tuple[Mapping[str, Route], dict[str, str]] | None:
         """Return the routes of a path by method, and its parameters; None for an unknown path."""
@@ -68,8 +76,8 @@ def asked_of(call: Call) -> type[Struct] | None:
     return next((kind for kind in kinds if issubclass(kind, Struct)), None)
 
 
-def handler_of(method: str, call: Call, body_bytes_max: int) -> Handler:
-    """Return a function that answers a request by a call.
+def handler_of(method: str, call: Call, body_bytes_max: int, show: Callable[[str], Awaitable[None]] | None) -> Handler:
+    """Return a function that answers a request by a call, once its answer shows what was written before `after`.
 
     The call takes any of the request itself, parameters of the path (`str`), and last what is asked. If it is no
     coroutine, it may block: it runs in a worker thread, and so does the encoding of its answer.
@@ -79,10 +87,13 @@ def handler_of(method: str, call: Call, body_bytes_max: int) -> Handler:
     parameters = [one for one in inspect.signature(call).parameters.values() if one.annotation is not body]
     takers = [_taker(one) for one in parameters]
     waits = inspect.iscoroutinefunction(call)
+    cursor = asked is not None and body is None and AFTER in asked.__struct_fields__
 
     async def handler(request: Request) -> Response:
         given = [take(request) for take in takers]
         sent = await read_json(request, body_bytes_max) if body is not None else b""
+        if show is not None and (position := _position(request.scope["query_string"], cursor=cursor)) is not None:
+            await show(position)
 
         def ask() -> Any:
             return call(*given) if body is None else call(*given, read_asked(sent, body))
@@ -104,17 +115,43 @@ def _taker(parameter: inspect.Parameter) -> Callable[[Request], Any]:
         return lambda request: request
     if kind is str:
         return lambda request: request.path_params[parameter.name]
-    return lambda request: checked(_parameters(request.scope["query_string"]), kind, ("query",), strict=False)
+    cursor = AFTER in kind.__struct_fields__
+    return lambda request: checked(
+        _parameters(request.scope["query_string"], cursor=cursor), kind, ("query",), strict=False
+    )
 
 
-def _parameters(query: bytes) -> dict[str, str]:
-    """Return the parameters of a query string. If one is repeated, the last one counts.
+def _parameters(query: bytes, *, cursor: bool) -> dict[str, str]:
+    """Return the parameters of a query string, but for a position. If one is repeated, the last one counts.
 
-    >>> _parameters(b"url=http%3A%2F%2Fa.example%2F%C3%A9+%2B&n=1&n=2&flag")
+    >>> _parameters(b"url=http%3A%2F%2Fa.example%2F%C3%A9+%2B&n=1&n=2&flag&after=@@log/0:4", cursor=True)
     {'url': 'http://a.example/é +', 'n': '2', 'flag': ''}
     """
-    pairs = (part.partition(b"=") for part in query.replace(b"+", b" ").split(b"&") if part)
-    return {_unquoted(name): _unquoted(value) for name, _, value in pairs}
+    return {name: value for name, value in _pairs(query) if not _names_position(name, value, cursor=cursor)}
+
+
+def _position(query: bytes, *, cursor: bool) -> str | None:
+    """Return the position in a query string, the last one; None without one.
+
+    >>> _position(b"after=c2Vj&n=1&after=%40%40log/0:4", cursor=True), _position(b"after=c2Vj", cursor=True)
+    ('@@log/0:4', None)
+    """
+    if AFTER.encode() not in query:
+        return None
+    found = [value for name, value in _pairs(query) if _names_position(name, value, cursor=cursor)]
+    return found[-1] if found else None
+
+
+def _names_position(name: str, value: str, *, cursor: bool) -> bool:
+    """Whether a parameter is a position: where a call takes a cursor too, by how it begins."""
+    return name == AFTER and (not cursor or value.startswith(MARK))
+
+
+def _pairs(query: bytes) -> Iterator[tuple[str, str]]:
+    for part in query.replace(b"+", b" ").split(b"&"):
+        if part:
+            name, _, value = part.partition(b"=")
+            yield _unquoted(name), _unquoted(value)
 
 
 def _unquoted(given: bytes) -> str:

@@ -18,6 +18,7 @@ from opic.client.errors import BadAnswer, CallFailed, ClientError, EventsRejecte
 from opic.client.host_pace import HostPace, retry_after_seconds
 
 BAD_ANSWER_CHARS: Final = 200
+POSITION_HEADER: Final = "opic-position"
 ANOTHER_PROGRAM: Final = "another program listens there: give the client the URL that `opic serve` prints"
 
 Form = Literal["msgpack", "json", "lines"]
@@ -59,12 +60,13 @@ class Call(Generic[T]):
     outcome: Callable[[ClientError | None], T] | None = None
     then: Callable[[Any], None] | None = None
 
-    def request(self) -> dict[str, Any]:
-        """Return the arguments for httpx."""
+    def request(self, after: str | None = None) -> dict[str, Any]:
+        """Return the arguments for httpx; a call whose answer is to show a write names its position."""
+        position = [] if after is None or not self.path.startswith("/v1/") else [("after", after)]
         return {
             "method": self.method,
             "url": self.path,
-            "params": dict(self.parameters),
+            "params": [*self.parameters.items(), *position],
             "content": self.body,
             "headers": dict(self.headers),
         }
@@ -88,6 +90,8 @@ class Call(Generic[T]):
             raise BadAnswer(f"{where}: unexpected answer, so {ANOTHER_PROGRAM}: {error}: {said!r}") from None
         if self.outcome is not None:
             return self.outcome(None)
+        if POSITION_HEADER in response.headers:  # Of a call with a key, whose body is the same at each repeat.
+            answer = msgspec.structs.replace(answer, position=response.headers[POSITION_HEADER])
         if self.then is not None:
             self.then(answer)
         if self.rejected is not None and answer.rejected:

@@ -5,6 +5,7 @@ A `Client` has it as a function that returns the answer, an `AsyncClient` as a c
 
 import ssl
 from collections.abc import Callable, Coroutine
+from copy import copy
 from functools import update_wrapper
 from inspect import signature
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, get_args, overload
@@ -112,6 +113,7 @@ class Connected(Generic[Transport]):
         """
         self._crawler, self._url, self._retry_seconds = crawler, without_secret(url), retry_seconds
         self._answered = False  # Whether the service ever did.
+        self._after: str | None = None  # A position.
         self.pace = HostPace()
         timeout = httpx.Timeout(timeout_seconds, connect=min(timeout_seconds, CONNECT_SECONDS))
         headers = {"authorization": f"Bearer {token}"} if token else {}
@@ -120,6 +122,18 @@ class Connected(Generic[Transport]):
     def _connect(self, **options: Any) -> None:
         """Make the client of httpx."""
         raise NotImplementedError
+
+    def after(self, position: str | None) -> Self:
+        """Return a client with the same connections, whose answers show the effect of a write, at any endpoint.
+
+        A call of it waits until the write has taken effect, which takes milliseconds unless the workers lag.
+
+        Args:
+            position: of the answer to the write; None, as where nothing was accepted: no call waits.
+        """
+        client = copy(self)
+        client._after = position
+        return client
 
     def _read(self, call: Call[T], response: httpx.Response) -> T:
         try:
@@ -191,7 +205,7 @@ class Blocking(Connected[httpx.BaseTransport]):
     def _send(self, call: Call[T]) -> T:
         def once() -> T:
             try:
-                response = self._http.request(**call.request())
+                response = self._http.request(**call.request(self._after))
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 raise self._no_answer(call, error) from error
             return self._read(call, response)
@@ -224,7 +238,7 @@ class Awaited(Connected[httpx.AsyncBaseTransport]):
     async def _send(self, call: Call[T]) -> T:
         async def once() -> T:
             try:
-                response = await self._http.request(**call.request())
+                response = await self._http.request(**call.request(self._after))
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 raise self._no_answer(call, error) from error
             return self._read(call, response)

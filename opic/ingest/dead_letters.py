@@ -154,8 +154,8 @@ class StoredLetters:
             if error not in letter.error or not letter.is_whole():
                 continue
             call = KeyedCall.of(f"dead letter {shard.number}/{letter.id}", "", letter.value)
-            appended = False
-            while not appended:
+            appended = None
+            while appended is None:
                 begun = self._log.begun(call)
                 terms = begun.terms if begun else AppendTerms(self._log.clock.now_us(), EventLimits())
                 appended = self._log.append_once(call, [letter.value], begun, terms)

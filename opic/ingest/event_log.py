@@ -100,8 +100,10 @@ class Log(Protocol):
     def begun(self, call: KeyedCall) -> Begun | None:
         """Return the progress of a call with an Idempotency-Key, None for a new call."""
 
-    def append_once(self, call: KeyedCall, values: Sequence[bytes], begun: Begun | None, terms: AppendTerms) -> bool:
-        """Append the events of a call that are not in the log yet; return False if it was begun with other terms."""
+    def append_once(
+        self, call: KeyedCall, values: Sequence[bytes], begun: Begun | None, terms: AppendTerms
+    ) -> Positions | None:
+        """Append the events of a call that are not in the log yet; return None if it was begun with other terms."""
 
     def left(self, begun: Begun, values: Sequence[bytes]) -> int:
         """Return how many events of a call are not in the log yet, about."""
@@ -177,7 +179,9 @@ class EventLog:
             raise _reused()
         return Begun(AppendTerms.unpack(terms), done, era or b"")
 
-    def append_once(self, call: KeyedCall, values: Sequence[bytes], begun: Begun | None, terms: AppendTerms) -> bool:
+    def append_once(
+        self, call: KeyedCall, values: Sequence[bytes], begun: Begun | None, terms: AppendTerms
+    ) -> Positions | None:
         """Append the events of a call that are not in the log yet, durably, in order.
 
         It may be repeated, also concurrently: each value is appended once. A call without values changes nothing, so
@@ -190,7 +194,7 @@ class EventLog:
             terms: the terms by which the values were checked.
 
         Returns:
-            True once all values are in the log. False if the call was begun with other terms: check the events by
+            A position that all values are below. None if the call was begun with other terms: check the events by
             those, then call again.
 
         Raises:
@@ -199,7 +203,9 @@ class EventLog:
             BeingRestored: as `append`.
             StoreUnavailable: the store is unavailable; some of the values may have been appended. It is safe to retry.
         """
-        return (not values and begun is None) or self.remember(call, values, begun, terms)
+        if not values and begun is None:
+            return self.ends()
+        return self.remember(call, values, begun, terms)
 
     def left(self, begun: Begun, values: Sequence[bytes]) -> int:
         """Return how many events of a call are not in the log yet, about: records that pack them are counted."""
@@ -209,10 +215,12 @@ class EventLog:
     def _records(self, values: Sequence[bytes]) -> Sequence[bytes]:
         return list(packs(values)) if self._packs_events else values
 
-    def remember(self, call: KeyedCall, values: Sequence[bytes], begun: Begun | None, terms: AppendTerms) -> bool:
+    def remember(
+        self, call: KeyedCall, values: Sequence[bytes], begun: Begun | None, terms: AppendTerms
+    ) -> Positions | None:
         """Append the events of a call as `append_once`, but remember one without values too: others are elsewhere."""
         at, remembered, era = begun.done if begun else 0, begun is not None, begun.era if begun else ANY_ERA
-        values = self._records(values)
+        values, end = self._records(values), 0
         while at < len(values) or not remembered:
             stop = _stop(values, at)
             status, *more = self._append(
@@ -230,12 +238,14 @@ class EventLog:
                 )
             if status == b"AT":
                 if more[0] != terms.pack():
-                    return False
-                at = int(more[1])
+                    return None
+                at, end = int(more[1]), 0  # Another caller appended up to there, and knows where that ends.
             else:
-                at = stop
+                at, end = stop, int(more[0])
             remembered, era = True, more[-1]
-        return True
+        positions = LogPositions({self.partition: end or self.end()})
+        positions.era = era
+        return positions
 
     def _append(
         self,

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Struct
 
 from opic.messages.frontier import RevisitSeconds
-from opic.messages.terms import VERSION, AsOf, HostName, about, always
+from opic.messages.terms import VERSION, AsOf, HostName, Position, about, always
 
 WEIGHT_MAX: Final = 1_000
 PATTERN_BYTES_MAX: Final = 512
@@ -76,6 +76,7 @@ class Reclassified(Classes, frozen=True, kw_only=True):
 
     reclassified: Annotated[int, about("Number of known pages, which are classified again.")]
     settled: Annotated[bool, about("Whether all of them are in their new classes, and counted there.")]
+    position: Position = None
 
 
 class Rule(Struct, kw_only=True, omit_defaults=True):

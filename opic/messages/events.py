@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from opic.messages.terms import META, NOT_BEFORE, PRIORITY, Depth, OrNull, about
+from opic.messages.terms import META, NOT_BEFORE, PRIORITY, Depth, OrNull, Position, about
 
 
 class Event(Struct, omit_defaults=True):
@@ -78,6 +78,7 @@ class Accepted(Struct, frozen=True):
     links_left_out: Annotated[
         int, about("Number of links over OPIC_MAX_LINKS, which take no effect; only if there are any.")
     ] = 0
+    position: Position = None
 
 
 class Seeded(Struct, frozen=True):
@@ -86,6 +87,7 @@ class Seeded(Struct, frozen=True):
     known: Annotated[int, about("Number of distinct URLs that were already known.")]
     new: Annotated[int, about("Number of distinct URLs that became known.")]
     rejected: Annotated[list[Rejected], about("The URLs that can't be taken, in order; only if there are any.")] = []
+    position: Position = None
 
 
 class CanonicalUrl(Struct, frozen=True):
@@ -102,3 +104,4 @@ class Forgotten(Struct, frozen=True):
 
     forgotten: int
     more: Annotated[bool, about("True if there may be more: call again. A call takes up to 20 seconds.")] = False
+    position: Position = None

@@ -45,6 +45,12 @@ def always(description: str, *, null: bool = False) -> Meta:
     return Meta(description=description, extra_json_schema={"always": null})
 
 
+Position = Annotated[
+    str | None,
+    about(
+        "Where this write ended: a call that is given it as `after` shows its effect. Absent if nothing was written."
+    ),
+]
 AsOf = Annotated[float, about("Time of the state that this answer shows, in Unix seconds.")]
 LaterAsOf = Annotated[float | None, always("Time of the state that this answer shows, in Unix seconds.")]
 RankAsOf = Annotated[

@@ -209,7 +209,7 @@ class Exact:
 
     def at_hand(self) -> ExactView | None:
         """Return what was settled a moment ago, without asking the store; None if that is old, or says nothing."""
-        view = None if self._thread is None else self.told()
+        view = None if self._thread is None or self._must_settle() else self.told()
         return view if view is not None and time.time() - view.as_of <= AGE_SECONDS_MAX else None
 
     def view(self, *, further: bool = False, since: float | None = None) -> ExactView:
@@ -231,10 +231,15 @@ class Exact:
         if self._thread is not None:
             if view is None and not self._settled.wait(FIRST_SECONDS):
                 raise StoreUnavailable(NOT_YET)
-            if (view := self._unsettled.told()) is not None:
+            if (view := self._unsettled.told()) is not None and not self._must_settle():
                 return self._view_beside(view, further=further)
         self._settle(further=further)
         return self._now()
+
+    def _must_settle(self) -> bool:
+        """Whether something changed that answers have to show; see `Crawl.show`."""
+        moved = self._unsettled.moved
+        return moved is not None and bool(moved.share) and moved.view.as_of < self._crawl.shown_from
 
     def _now(self) -> ExactView:
         view = self._unsettled.told()

@@ -265,10 +265,9 @@ class Snapshots:
 
     def _serves(self, kept: "Snapshot | Ranking", pages: int, age_seconds_max: float) -> bool:
         """Return whether questions on a large store are answered from this; it is renewed aside in good time."""
-        age = time.time() - kept.as_of
-        if pages <= PAGES_EXACT or age >= age_seconds_max:
+        if not self._is_young(kept, pages, age_seconds_max):
             return False
-        if age >= SNAPSHOT_SECONDS and (self._renewer is None or not self._renewer.is_alive()):
+        if time.time() - kept.as_of >= SNAPSHOT_SECONDS and (self._renewer is None or not self._renewer.is_alive()):
             self._renewer = threading.Thread(target=self._renew, name="opic-snapshot", daemon=True)
             self._renewer.start()
         return True
@@ -286,10 +285,15 @@ class Snapshots:
         if shown is not None and shown.heads == self.crawl.heads():
             self._shown = shown = replace(shown, as_of=max(as_of, shown.as_of))
             return shown
-        if shown is not None and len(shown) > PAGES_EXACT and time.time() - shown.as_of < age_seconds_max:
+        if shown is not None and self._is_young(shown, len(shown), age_seconds_max):
             return shown
         self._shown = shown = Snapshot.of(as_of, self.crawl, self._guesses)
         return shown
+
+    def _is_young(self, kept: "Snapshot | Ranking", pages: int, age_seconds_max: float) -> bool:
+        """Return whether it may be used although the store changed since: on a large store, for a moment."""
+        young = time.time() - kept.as_of < age_seconds_max and kept.as_of >= self.crawl.shown_from
+        return young and pages > PAGES_EXACT
 
     def _still_true(self, shown: Snapshot | Ranking) -> bool:
         return shown.loads == self.crawl.loads
@@ -302,7 +306,7 @@ class Snapshots:
         reaches AGE_SECONDS_MAX.
         """
         rest, kept = max(AGE_SECONDS_MAX - self._view_seconds, 0.0), self._viewed
-        if kept is None or len(kept) <= PAGES_EXACT or time.time() - kept.as_of >= rest or not self._still_true(kept):
+        if kept is None or not self._is_young(kept, len(kept), rest) or not self._still_true(kept):
             self._viewed = kept = self.fresh(rest)
         return kept
 

@@ -105,6 +105,7 @@ class Crawl(CrawlShards):
         self._turn, self._following = threading.Lock(), threading.Lock()
         self._asked = self._served = 0
         self.as_of = 0.0  # Unix seconds; the replicas are at least as recent.
+        self.shown_from = 0.0  # The `as_of` of the last `show`: no later answer is of an older state.
         self._opened_at = time.monotonic()
         self._looked_at = float("-inf")  # When the replicas last began to catch up, monotonic.
         self._question_at = float("-inf")  # When `recent` was last called on a large crawl.
@@ -139,6 +140,12 @@ class Crawl(CrawlShards):
                     self._renew()
                 self._served, self.as_of, self._looked_at = served, now, monotonic
         return self.replicas
+
+    def show(self) -> None:
+        """See that every later answer shows the store as it is now, or later, also where it is of a kept state."""
+        self.follow()
+        with self._turn:  # So it goes back only with the clock.
+            self.shown_from = self.as_of
 
     @property
     def is_large(self) -> bool:

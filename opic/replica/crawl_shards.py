@@ -1,5 +1,6 @@
 """The open shards of a crawl, and what the store says of all of them: it needs no replica."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -110,17 +111,22 @@ class CrawlShards:
 
     def waiting(self) -> int:
         """Return the number of entries in all outboxes that were sent but not yet taken by the receiving shard."""
+        taken, sent = self.outboxes()
+        return sum(max(count - taken[box], 0) for box, count in sent.items())
+
+    def outboxes(self) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, int]]]:
+        """Return how many entries were ever taken from each outbox, by (sender, receiver), and how many sent to it."""
+        taken, sent = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
         if len(self) == 1:
-            return 0
+            return taken, sent
         both = [["HGETALL", key] for shard in self.shards for key in (shard.keys.offsets, shard.keys.sent)]
         answers = self.ask(both)
         # `taken` is read before `sent`: an entry sent in between counts as waiting, and taken never exceeds sent.
-        taken, sent = answers[::2], answers[1::2]
-        return sum(
-            max(int(count) - int(taken[int(to)].get(source_of(of).encode(), 0)), 0)
-            for of, counts in enumerate(sent)
-            for to, count in counts.items()
-        )
+        for of, counts in enumerate(answers[1::2]):
+            for to, count in counts.items():
+                sent[of, int(to)] = int(count)
+                taken[of, int(to)] = int(answers[2 * int(to)].get(source_of(of).encode(), 0))
+        return taken, sent
 
     def undelivered(self) -> int:
         """Return the work left for `Writer.deliver`: entries in outboxes; if there are none, 1 if a grant is due.

@@ -5,23 +5,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from opic.admission import Admission
-from opic.errors import BadInput, BadUrl, ChangedMeanwhile, DiskFull, Refused, StoreError, StoreUnavailable
+from opic.errors import BadInput, BadUrl, BeingRestored, DiskFull, StoreError, StoreUnavailable
 from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest import Writer
-from opic.ingest.class_sweeps import unclassified
 from opic.ingest.dead_letters import Letters, StoredLetters
 from opic.ingest.event_log import KEY_MEMORY_BYTES, AppendTerms, EventLog, KeyedCall, Log, Positions
 from opic.ingest.heartbeats import workers_missing, workers_seen
 from opic.ingest.step_counts import events_a_record
 from opic.ingest.worker import LogSource, work
 from opic.memory import memory_bytes
-from opic.model.cash import CLASSES_MAX, MILLION
-from opic.model.classes import NO_WEIGHTS, OTHERS, ClassesChange, encode_change, version_of
+from opic.model.cash import MILLION
 from opic.model.event_checks import check_seeds
-from opic.model.events import CLASSIFIED_MAX, EventLimits, SeedList, encode_ids, encode_seeds, good_urls
+from opic.model.events import EventLimits, SeedList, encode_seeds, good_urls
 from opic.query.convergence import Convergence
 from opic.query.coverage import CoverageQuery
 from opic.query.exact import Exact
@@ -36,6 +34,7 @@ from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
 from opic.service.embedded import disk_full
 from opic.service.known_crawls import KnownCrawls
+from opic.service.positions import shown_position
 from opic.settings import Settings
 from opic.store import connect
 from opic.store.back_offs import waits_max
@@ -48,7 +47,6 @@ log = logging.getLogger("opic.service")
 
 ANSWER_SECONDS = 10.0  # A server that stands still for longer is away, for whoever waits for it at the endpoint.
 EFFECT_SECONDS = 10.0  # How long a call waits for its own records to take effect.
-SETTLE_SECONDS = 5.0  # How long a change of classes waits for known pages; 10 million take longer.
 POLL_SECONDS = 0.005
 ROUGH_SECONDS = 0.5  # Maximum age of the lag that is compared with OPIC_MAX_LAG, with Kafka or far below it.
 
@@ -60,13 +58,6 @@ class Judged(Protocol):
 
 
 J = TypeVar("J", bound=Judged)
-
-
-class ClassChange(NamedTuple):
-    """The effect of a change of classes on known pages."""
-
-    pages: int  # Number of pages classified again.
-    settled: bool  # Whether all of them are in their new classes already.
 
 
 class Backend:
@@ -161,11 +152,11 @@ class Backend:
         with self._appending(len(values)):
             return self.log.append(values, self.clock.now_us() if time_us is None else time_us, kind)
 
-    def accept_together(self, calls: Sequence[Sequence[bytes]]) -> list[Exception | None]:
+    def accept_together(self, calls: Sequence[Sequence[bytes]]) -> list[Exception | Positions]:
         """Append the validated events of several calls to the log durably, with one append, in their order.
 
         Returns:
-            For each call None, or why nothing of it was taken: OPIC_MAX_LAG.
+            For each call where the append ended; or why nothing of the call was taken: OPIC_MAX_LAG.
 
         Raises:
             DiskFull: nothing was taken.
@@ -180,10 +171,11 @@ class Backend:
             if fits:
                 values += call
                 room -= len(call)
+        positions: Positions = {}
         if values:
             with self._appending(len(values)):
-                self.log.append(values, self.clock.now_us())
-        return refused
+                positions = self.log.append(values, self.clock.now_us())
+        return [error or positions for error in refused]
 
     @contextmanager
     def _appending(self, count: int) -> Iterator[None]:
@@ -196,7 +188,7 @@ class Backend:
         if waits:
             self.shard.barrier(run_id)
 
-    def accept_once(self, call: KeyedCall, judge: Callable[[int, EventLimits], J]) -> J:
+    def accept_once(self, call: KeyedCall, judge: Callable[[int, EventLimits], J]) -> tuple[J, Positions]:
         """Append the events of a call to the log once, even if the call is repeated at any endpoint within a day.
 
         A repeat is checked with the time and limits of the first call, so that it gives the same events and the same
@@ -220,9 +212,9 @@ class Backend:
             if left:
                 self._check_lag(left)
             with self._appending(left):
-                done = self.log.append_once(call, judged.values, begun, terms)
-            if done:
-                return judged
+                positions = self.log.append_once(call, judged.values, begun, terms)
+            if positions is not None:
+                return judged, positions
 
     def note_refusals(self, refused: Mapping[str, str]) -> None:
         """Keep why events of leased pages were refused, by the pages' URLs; only log it if the store is away."""
@@ -271,8 +263,8 @@ class Backend:
             said: other fields of `SeedList`, of each of them, in place of what it had; None leaves that as it is.
 
         Returns:
-            "known": how many of the distinct URLs were known already; "new": how many were not; "rejected": those that
-            are no URLs of pages, by their index, only if there are any.
+            "known": how many of the distinct URLs were known already; "new": how many were not; "position": where the
+            write ended; "rejected": those that are no URLs of pages, by their index, only if there are any.
 
         Raises:
             BadUrl: the only URL can't be taken.
@@ -286,61 +278,16 @@ class Backend:
         if not distinct:
             return {"known": 0, "new": 0, **listed}
         known = sum(place is not None for place in self.crawl.ids_of(distinct))
-        self.settle(self.accept([encode_seeds(distinct, depth, **said)], "seeds"))
-        return {"known": known, "new": len(distinct) - known, **listed}
-
-    def define(self, change: ClassesChange) -> ClassChange:
-        """Change the classes of pages, through the log like everything that moves cash.
-
-        Weights take effect at once. Known pages are classified again by further records, which are also appended here,
-        and awaited for a while.
-
-        With many shards, shard 0 has the new weights first, and each other shard when it takes what shard 0 sent.
-
-        The change itself is in the log. So where two callers change some classes each, neither undoes the other's.
-
-        Args:
-            change: of the definitions.
-
-        Raises:
-            BadInput: the payout is continuous, or the change can't be made.
-            ChangedMeanwhile: the classes are of another version than the change wants.
-            Refused: there is no place for so many, or no cash for so much weight.
-        """
-        if len(self.crawl) == 1 and not self.log.single:
-            raise BadInput("classes are set in an order that many partitions do not have: use a topic of one partition")
-        if self.shard.rules.continuous:
-            raise BadInput(NO_WEIGHTS)
-        self.crawl.follow()[0].classes.redefined(change, self.crawl.totals().known_by)
-        self.settle(self.accept([encode_change(change)], "classes"))
-        replicas = self.crawl.follow()
-        if not change.holds_in([one for _, one in replicas[0].classes.placed]):
-            if change.version:
-                raise ChangedMeanwhile("other classes were set at the same time: read them again, and change those")
-            raise Refused(
-                "the classes were accepted, but are not in effect: other classes were set at the same time, or the "
-                "weights would grant known pages more than a shard has; read the present classes, and try again"
-            )
-        if len(replicas) > 1:
-            return ClassChange(sum(map(len, replicas)), self._in_time(lambda: not unclassified(self.crawl)))
-        known = len(replicas[0])
-        ranges = range(0, known, CLASSIFIED_MAX)
-        records = [encode_ids((first, min(first + CLASSIFIED_MAX, known))) for first in ranges]
-        settled = True
-        if records:
-            end = self.accept(records, "classify")
-            if self.works_here:
-                self.settle(end)
-            else:
-                settled = self._takes_effect(end, SETTLE_SECONDS)
-        return ClassChange(known, settled)
+        end = self.accept([encode_seeds(distinct, depth, **said)], "seeds")
+        self.settle(end)
+        return {"known": known, "new": len(distinct) - known, **listed, "position": shown_position(end)}
 
     def settle(self, positions: Positions) -> None:
         """Let all records below the positions take effect: in this process, or by waiting for the worker."""
         if self.works_here:
             self.settle_here(positions)
         else:
-            self.await_effect(positions)
+            self.await_effect(positions, EFFECT_SECONDS)
 
     def settle_here(self, positions: Positions) -> None:
         """Apply the records of the store's log below a position in this process, if no service runs."""
@@ -349,31 +296,33 @@ class Backend:
         work(writer, LogSource(self.log, writer.resume, until_offset=positions[self.log.partition]))
         writer.drain()
 
-    def classes(self) -> dict[str, object]:
-        """Return the defined classes, in order, with their numbers of pages and their shares of each grant."""
-        found, books = self.crawl.follow()[0].classes, self.crawl.totals()
-        weights = [MILLION + extra for extra in books.extra]
-        granted = sum(weights[slot] * books.live_of(slot) for slot in range(CLASSES_MAX)) or 1
-
-        def counts(slots: Sequence[int]) -> dict[str, object]:
-            share = sum(weights[slot] * books.live_of(slot) for slot in slots) / granted
-            pages, read = sum(map(books.live_of, slots)), sum(map(books.open_of, slots))
-            return {"known_pages": pages, "read_pages": read, "grant_share": share}
-
-        defined = [slot for slot, _ in found.placed]
-        rest = [slot for slot in range(CLASSES_MAX) if slot not in defined]
-        return {
-            "classes": [{**one.shown(), **counts([slot])} for slot, one in found.placed],
-            OTHERS: {"weight": 1.0, **counts(rest)},
-            "version": version_of([one for _, one in found.placed]),
-        }
-
     def await_effect(self, positions: Positions, seconds: float = EFFECT_SECONDS) -> None:
         """Wait until all records below the positions have taken effect."""
-        if not self._takes_effect(positions, seconds):
+        if not self.takes_effect(positions, seconds):
             raise StoreUnavailable(f"accepted, but it did not take effect within {seconds:.0f} s: the worker lags")
 
-    def _in_time(self, done: Callable[[], bool], seconds: float = SETTLE_SECONDS) -> bool:
+    def show(self, positions: Positions) -> None:
+        """Wait until all records below the positions have taken effect in every shard; later answers show that.
+
+        Raises:
+            BadInput: they are of a log that a restored backup replaced, or beyond the end of the log.
+            StoreUnavailable: the worker lags.
+        """
+        try:
+            self._stored_log.check_era(positions)
+        except BeingRestored:
+            raise BadInput("after: a backup was restored since, which replaced what was written then") from None
+        if any(self.crawl.resume(partition) < end for partition, end in positions.items()):
+            ends = self.log.ends()
+            if any(ends.get(partition, 0) < end for partition, end in positions.items()):
+                raise BadInput("after: beyond the end of this crawl's log; was it answered by another crawl?")
+            self.settle(positions)
+        _, sent = self.crawl.outboxes()  # What the records moved to pages of other shards is among that.
+        if sent and not self.in_time(lambda: sent <= self.crawl.outboxes()[0], EFFECT_SECONDS):
+            raise StoreUnavailable(f"transfers between shards wait for {EFFECT_SECONDS:.0f} s: the worker lags")
+        self.crawl.show()
+
+    def in_time(self, done: Callable[[], bool], seconds: float) -> bool:
         """Wait for something; return False if it is not done in time."""
         deadline = time.monotonic() + seconds
         while not done():
@@ -382,7 +331,7 @@ class Backend:
             time.sleep(POLL_SECONDS)
         return True
 
-    def _takes_effect(self, positions: Positions, seconds: float) -> bool:
+    def takes_effect(self, positions: Positions, seconds: float) -> bool:
         """Wait until all records below the positions have taken effect; return False if they did not in time."""
         waiting = dict(positions)
 
@@ -391,7 +340,7 @@ class Backend:
                 del waiting[partition]
             return not waiting
 
-        in_time = self._in_time(done, seconds)
+        in_time = self.in_time(done, seconds)
         self._stored_log.check_era(positions)
         self.crawl.follow()  # Questions may show what was seen a moment ago.
         return in_time

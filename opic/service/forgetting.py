@@ -18,6 +18,7 @@ from opic.model.cash import Flag
 from opic.model.events import FORGOTTEN_MAX, encode_forgotten
 from opic.replica import Crawl
 from opic.service.backend import Backend
+from opic.service.positions import shown_position
 from opic.store.local_lists import drop_lists
 from opic.urls.canonical import canonical_host, canonical_url, host_of, registered_domain
 from opic.urls.normalization import PLAIN, Normalization
@@ -64,18 +65,20 @@ def forget_pages(backend: Backend, find: Callable[[Crawl], list[Int64s]], begin:
         begin: only pages whose URLs begin so.
 
     Returns:
-        "forgotten": how many; and "more": true if there may be more, which another call forgets.
+        "forgotten": how many; "position": see `opic.service.positions`, if there were any; and "more": true if there
+        may be more, which another call forgets.
 
     Raises:
         StoreUnavailable: the store is unavailable, or the worker lags. The call can be repeated.
     """
     crawl, count, deadline = backend.crawl, 0, time.monotonic() + CALL_SECONDS_MAX
+    written: dict[str, int] = {}
     crawl.follow()
     loads = crawl.loads
     for number, ids in enumerate(find(crawl)):
         for first in range(0, len(ids), PORTION_PAGES):
             if crawl.loads != loads or (count and time.monotonic() > deadline):
-                return {"forgotten": count, "more": True}
+                return {"forgotten": count, "more": True, "position": shown_position(written)}
             urls = _known_urls(crawl, begin, number, ids[first : first + PORTION_PAGES])
             if not urls:
                 continue
@@ -83,11 +86,13 @@ def forget_pages(backend: Backend, find: Callable[[Crawl], list[Int64s]], begin:
             domains = {registered_domain(host_of(url)) for url in urls}
             # Before, since nobody would come back to it if this process died; after, since another may have come.
             drop_lists(crawl.client, backend.shard.keys, domains)
-            backend.settle(backend.accept([encode_forgotten(part) for part in parts], "forget"))
+            end = backend.accept([encode_forgotten(part) for part in parts], "forget")
+            backend.settle(end)
+            written.update(end)
             count += len(urls)
             drop_lists(crawl.client, backend.shard.keys, domains)
             crawl.follow()
-    return {"forgotten": count}
+    return {"forgotten": count, **({"position": shown_position(written)} if written else {})}
 
 
 def _ids(crawl: Crawl, chosen: PageSelection) -> list[Int64s]:

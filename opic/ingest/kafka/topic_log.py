@@ -224,17 +224,18 @@ class KafkaLog:
         """Return the number of events of a call: what of it is on the topic is not known."""
         return len(values)
 
-    def append_once(self, call: KeyedCall, values: Sequence[bytes], begun: Begun | None, terms: AppendTerms) -> bool:
+    def append_once(
+        self, call: KeyedCall, values: Sequence[bytes], begun: Begun | None, terms: AppendTerms
+    ) -> Positions | None:
         """Send a call's events to the topic, marked so that each takes effect once, even if this is repeated.
 
         See `EventLog.append_once`.
         """
         if not values and begun is None:
-            return True
-        if not self._calls.remember(call, (), begun, terms):
-            return False
-        self._produce(values, terms.time_us, "event", call.key)
-        return True
+            return {}
+        if self._calls.remember(call, (), begun, terms) is None:
+            return None
+        return self._produce(values, terms.time_us, "event", call.key)
 
     def _produce(self, values: Sequence[bytes], time_us: int, kind: str, key: bytes = b"") -> Positions:
         topic, at_ms = self._cluster.topic, time_us // 1000

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 from processes import Service, gone, running, wait_until
+from written import written
 
 from opic.api.server import GRACE_SECONDS
 
@@ -107,7 +108,7 @@ def test_shutdown_under_load_answers_running_calls_and_keeps_every_accepted_even
             head, _, answer = rest(wire).partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 202 "), head
             assert b"connection: close" in head.lower()
-            assert json.loads(answer) == {"accepted": 1, "rejected": []}
+            assert written(json.loads(answer)) == {"accepted": 1, "rejected": []}
         for call in calling:
             call.result(WAIT_SECONDS)
         assert service.process.wait(GRACE_SECONDS + LENIENT_SECONDS - (time.monotonic() - told)) == 0, service.said()

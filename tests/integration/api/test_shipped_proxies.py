@@ -19,6 +19,7 @@ from raw_http import connected
 from repository import ROOT
 from serving import serving_embedded
 from webservers import caddy, nginx
+from written import written
 
 from opic.client import Client, Event
 from opic.errors import OpicError
@@ -85,7 +86,7 @@ def proxied(request: pytest.FixtureRequest, world: SimpleNamespace) -> Iterator[
 
 def test_a_crawl_goes_on_behind_the_proxy(proxied: httpx.Client) -> None:
     seed = f"https://port{proxied.base_url.port}.example/"
-    assert proxied.post("/v1/seeds", json={"urls": [seed]}).json() == {"known": 0, "new": 1}
+    assert written(proxied.post("/v1/seeds", json={"urls": [seed]})) == {"known": 0, "new": 1}
     event = {"url": seed, "links": [f"{seed}{n}" for n in range(3_000)]}
     assert proxied.post("/v1/events", json=event, headers={"Idempotency-Key": seed}).json()["accepted"] == 1
     assert proxied.post("/v1/events", json=event, headers={"Idempotency-Key": seed}).json()["accepted"] == 1

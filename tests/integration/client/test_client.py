@@ -72,6 +72,9 @@ class Blocking:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda *args, **named: self._run(getattr(self._client, name)(*args, **named))
 
+    def after(self, position: str | None) -> "Blocking":
+        return Blocking(self._client.after(position), self._run)
+
 
 @pytest.fixture(params=["sync", "async"])
 def client(url: str, request: pytest.FixtureRequest) -> Iterator[Any]:
@@ -207,8 +210,8 @@ RANKING = {
     "service_coverage": 0.0,
     "as_of": 1_764_000_000.0,
 }
-# Of a body: what the client itself was given, and what the fields of an event are.
-NO_ARGUMENT = {"crawler"}
+# Of a body: what the client itself was given. A position is given to `after`, which returns another client.
+NO_ARGUMENT = {"crawler", "after"}
 
 
 def documented(url: str) -> dict[str, set[str]]:
@@ -226,7 +229,7 @@ def documented(url: str) -> dict[str, set[str]]:
 def test_every_call_has_a_method_and_every_parameter_an_argument(url: str) -> None:
     calls = documented(url)
     assert set(calls) == {call for call, _ in METHODS.values()}
-    assert {name for name in dir(Client) if not name.startswith("_")} - {"close", "call"} == set(METHODS)
+    assert {name for name in dir(Client) if not name.startswith("_")} - {"close", "call", "after"} == set(METHODS)
     missing = {
         name: calls[call] - NO_ARGUMENT - set(inspect.signature(getattr(Client, name)).parameters)
         for name, (call, _) in METHODS.items()
@@ -289,6 +292,22 @@ def test_frontier_dead_letters_series_and_metrics_are_answered(client: Any, requ
     assert client.dead_letters(5).dead_letters == []
     assert client.series(10).series[-1].clock == client.stats().clock
     assert "opic_known_pages" in client.metrics()
+
+
+def test_answers_after_a_position_show_the_write(client: Any, request: pytest.FixtureRequest) -> None:
+    for number in range(5):
+        url = f"http://after.{request.node.callspec.id}.example/{number}"
+        after = client.after(client.event(url, ["http://after.example/"]).position)
+        assert after.importance(url).reads == 1
+        assert after.top(1_000).pages
+        assert url not in {page.url for page in after.next(50).pages}
+    with pytest.raises(EventsRejected) as none:
+        client.event("nonsense")
+    assert none.value.answer.position is None
+    assert client.after(None).stats().read_pages >= 5
+    assert client.after("@@log/0:999999").alive()
+    with pytest.raises(BadRequest, match="beyond the end of this crawl's log"):
+        client.after("@@log/0:999999").stats()
 
 
 def test_classes_are_defined_and_read_back(client: Any) -> None:

@@ -16,6 +16,7 @@ from opic.ingest.kafka.signatures import SIGNATURE, Signatures
 from opic.model.classes import ClassesChange, check_classes, encode_classes
 from opic.model.events import encode_ids, encode_seeds
 from opic.service.backend import Backend
+from opic.service.class_changes import define
 from opic.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -45,12 +46,12 @@ def test_workers_accept_classes_and_trust_from_an_endpoint_only(kafka: Kafka, va
         reasons = [dict(m.headers)["opic-error"].decode() for m in topic.messages(f"{topic.name}.dlq")]
         assert all("is not signed: set it through an endpoint" in reason for reason in reasons)
         backend = Backend(settings, valkey.url)
-        backend.define(ClassesChange(check_classes([{"name": "good", "weight": 2.0, "hosts": ["a.example"]}])))
+        define(backend, ClassesChange(check_classes([{"name": "good", "weight": 2.0, "hosts": ["a.example"]}])))
         assert [one.name for _, one in crawl.follow()[0].classes.placed] == ["good"]
         (signed,) = [
             m for m in topic.messages() if SIGNATURE in dict(m.headers) and dict(m.headers)["opic-kind"] == b"classes"
         ]
-        backend.define(ClassesChange())
+        define(backend, ClassesChange())
         backend.seed(["http://a.example/"], trust=1.0)
         topic.put([signed.value], headers=signed.headers)  # Whoever can read it may send it again.
         settle(crawl, topic)

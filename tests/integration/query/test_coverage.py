@@ -17,6 +17,7 @@ from processes import environment
 from same_state import stored_links
 from servers import Server
 from serving import serving
+from written import written
 
 from opic.errors import BadInput, NoTrust
 from opic.frontier import Frontier, page_sources
@@ -371,7 +372,7 @@ def test_invalid_trust_and_targets_are_refused_and_change_nothing(tmp_path: Path
             body = f'{{"urls": ["{page}"], "trust": {trust}}}'
             return client.post("/v1/seeds", content=body, headers={"content-type": "application/json"})
 
-        assert seed("0").json() == {"known": 0, "new": 1}  # Trust that sums to nothing is none.
+        assert written(seed("0")) == {"known": 0, "new": 1}  # Trust that sums to nothing is none.
         assert "no page is trusted" in client.get("/v1/coverage").json()["detail"]
         for trust, complaint in BAD_TRUST.items():
             for page in (PAGES[0], PAGES[1]):
@@ -430,7 +431,7 @@ def test_service_and_command_report_what_is_covered_and_what_is_missing(tmp_path
         answer = client.get("/v1/coverage")
         assert (answer.status_code, answer.json()["type"].rpartition(":")[2]) == (409, "no-trust")
         seeded = client.post("/v1/seeds", json={"urls": PAGES[:2], "trust": 2})
-        assert seeded.json() == {"known": 0, "new": 2}
+        assert written(seeded) == {"known": 0, "new": 2}
         assert client.get("/v1/coverage", params={"target": 1.5}).status_code == 422
         found = client.get("/v1/coverage", params={"target": 0.9}).json()
         assert found.pop("as_of") > 0

@@ -13,6 +13,7 @@ from repository import ROOT
 from servers import Server
 from serving import serving_embedded
 from website import linking, redirect, website
+from written import written
 
 from opic.client import Client
 from opic.errors import StoreMismatch
@@ -93,7 +94,7 @@ def test_other_rules_are_refused_and_unset_rules_are_those_of_the_store(tmp_path
             EmbeddedService(Settings.load(data=tmp_path, normalize=other)).__enter__()
     for same in (None, "WWW, www"):
         with EmbeddedService(Settings.load(data=tmp_path, normalize=same)) as opened:
-            assert opened.backend.seed(["http://www.a.example/"]) == {"known": 1, "new": 0}
+            assert written(opened.backend.seed(["http://www.a.example/"])) == {"known": 1, "new": 0}
 
 
 def test_crawl_without_rules_refuses_rules(valkey: Server) -> None:

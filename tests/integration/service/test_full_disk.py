@@ -21,6 +21,7 @@ from processes import Service, children_of, environment, running, wait_until
 from record_sources import Listed, work_through
 from same_state import assert_same, assert_same_replica, small_blocks
 from servers import Server
+from written import written
 
 from opic.errors import StoreError, StoreUnavailable
 from opic.ingest import ShardWriter
@@ -329,7 +330,7 @@ def test_worker_of_a_store_elsewhere_works_on_a_full_disk(disk: Disk, valkey: Se
     ):
         backend = Backend(settings, valkey.url)
         try:
-            assert backend.seed(["http://a.example/"]) == {"known": 0, "new": 1}
+            assert written(backend.seed(["http://a.example/"])) == {"known": 0, "new": 1}
         finally:
             worker.terminate()
             backend.close()
