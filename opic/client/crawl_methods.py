@@ -14,7 +14,7 @@ from opic.client.methods import Method
 class CrawlMethods:
     """Methods that run a crawl: feed it, take pages from it, and define what it does."""
 
-    _crawler: str
+    crawler: str
     pace: HostPace
 
     @Method
@@ -36,7 +36,7 @@ class CrawlMethods:
         Raises:
             EventsRejected: the event is invalid.
         """
-        event = {"crawler": self._crawler or None, **fields, "url": url, "links": calls.texts(links)}
+        event = {"crawler": self.crawler or None, **fields, "url": url, "links": calls.texts(links)}
         given = {name: value for name, value in event.items() if value is not None}
         return calls.events([given], once=once, raise_rejected=raise_rejected, pace=self.pace)
 
@@ -156,7 +156,7 @@ class CrawlMethods:
         hosts = {"domains": calls.texts(domains), "busy_hosts": busy, "crawl_delays": crawl_delays}
         given = {name: value for name, value in hosts.items() if value}
         which = {"domain": domain, "mode": mode, "policy": policy, "max_depth": max_depth}
-        asked = {"n": n, "crawler": self._crawler, "lease_seconds": lease_seconds, **which, **given}
+        asked = {"n": n, "crawler": self.crawler, "lease_seconds": lease_seconds, **which, **given}
         return calls.post("/v1/next", answers.NextPages, **asked)
 
     @Method

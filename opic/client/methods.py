@@ -85,6 +85,7 @@ class Connected(Generic[Transport]):
     at another address, which its user should hear within seconds.
 
     Attributes:
+        crawler: name of this crawler.
         pace: when the hosts may be asked again that asked for a wait.
     """
 
@@ -111,7 +112,7 @@ class Connected(Generic[Transport]):
             verify: TLS certificates to trust; passed to httpx.
             transport: an httpx transport to use instead of the default one.
         """
-        self._crawler, self._url, self._retry_seconds = crawler, without_secret(url), retry_seconds
+        self.crawler, self._url, self._retry_seconds = crawler, without_secret(url), retry_seconds
         self._answered = False  # Whether the service ever did.
         self._after: str | None = None  # A position.
         self.pace = HostPace()

@@ -3,14 +3,12 @@
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from opic.client.clients import AsyncClient
-from opic.client.errors import BadRequest
 from opic.errors import BadInput
 from opic.whole_files import whole_files
 
@@ -83,33 +81,6 @@ class UnsentEvents:
         _, events = self._batches.popleft()
         self._loaded += len(events) - 1 if self._loaded > 0 else 0
         self._batches.extendleft((uuid.uuid4().hex, [event]) for event in reversed(events))
-
-    async def send(self, client: AsyncClient, refused: Callable[[bytes, str], object]) -> int | None:
-        """Send the first batch; `refused` gets each event that can't be taken, and why.
-
-        Returns:
-            The number of events that were accepted; None if there is nothing to send.
-
-        Raises:
-            ClientError: the service can't be used; the batch is still there.
-        """
-        if (batch := self.batch()) is None:
-            return None
-        key, events = batch
-        accepted = 0
-        try:
-            answer = await client.events(map(msgspec.Raw, events), key=key, raise_rejected=False)
-        except BadRequest as error:  # Of the call, such as one with too large a body.
-            if len(events) > 1:
-                self.split()
-                return 0
-            refused(events[0], str(error))
-        else:
-            accepted = answer.accepted
-            for rejected in answer.rejected:
-                refused(events[rejected.index], rejected.error)
-        self.done()
-        return accepted
 
     def save(self) -> bool:
         """Write what is left to the directory; return False if there is something left and no directory.

@@ -1,6 +1,5 @@
 """The request manager: a crawler's requests wait here, their pages in the service."""
 
-import asyncio
 import logging
 import time
 from collections import defaultdict, deque
@@ -11,12 +10,12 @@ from crawlee import Request, RequestState
 from crawlee.request_loaders import RequestManager
 from crawlee.storage_clients.models import ProcessedRequest
 
-from opic.client import AsyncClient, ClientError, retry_after_seconds
+from opic.client import AsyncClient, CrawlSession, LeasedPage, retry_after_seconds
 from opic.client.answers import Mode
-from opic.client.unsent_events import UnsentEvents, links_that_fit
+from opic.client.crawl_session import DOMAINS_MAX
+from opic.client.unsent_events import links_that_fit
 from opic.crawlee.requests import (
     FAILED_FROM,
-    LeasedPage,
     PageAnswer,
     RequestWork,
     canonical,
@@ -32,13 +31,6 @@ from opic.urls.canonical import host_of
 
 log = logging.getLogger("opic.crawlee")
 
-POLL_SECONDS_MIN: Final = 0.05
-POLL_SECONDS_MAX: Final = 1.0  # Other processes may bring new pages at any time.
-AGAIN_SECONDS: Final = 2.0  # From a failed call to the next one, beside the client's own retries.
-DELAYS_SECONDS: Final = 60.0  # How often the service is asked for the delays of hosts.
-CLOSE_SECONDS: Final = 5.0
-SEEDS_MAX: Final = 1_000  # In a call.
-DOMAINS_MAX: Final = 100
 BODY_BYTES_MAX: Final = 16 << 20  # Links beyond are not looked for.
 
 
@@ -81,24 +73,19 @@ class OpicRequestManager(RequestManager):
             nofollow: `drop` leaves out links with rel=nofollow.
             directory: where events are kept that the service has not taken at the end, for the next run.
         """
-        self._client = AsyncClient(url, token=token, crawler=crawler)
-        self._pace, self._delays_at = self._client.pace, 0.0
-        self._crawler, self._mode, self._max_depth, self._close_after_idle = crawler, mode, max_depth, close_after_idle
-        self._pages_at_once, self._lease_seconds, self._domains = pages_at_once, lease_seconds, domains
+        client = AsyncClient(url, token=token, crawler=crawler)
+        self._session, self._pace = CrawlSession(client, directory=directory, lease_seconds=lease_seconds), client.pace
+        self._mode, self._max_depth, self._close_after_idle = mode, max_depth, close_after_idle
+        self._pages_at_once, self._domains = pages_at_once, domains
         self._start_hosts = dict[str, None]()
         self._links = LinkProcess(drop_nofollow=nofollow == "drop")
-        self._unsent, self._unreleased = UnsentEvents(directory), list[str]()
-        self._seeds = dict[int, dict[str, None]]()  # By depth; ordered.
         self._waiting = defaultdict[str, deque[Request]](deque)  # By page, until it is handed out.
         self._own = defaultdict[str, deque[Request]](deque)  # By host: requests that the service does not hand out.
         self._own_first = False
         self._leased = deque[LeasedPage]()  # Pages that wait for the crawler.
-        self._leases = dict[str, LeasedPage]()  # By name, also those of pages in work.
         self._work = dict[int, RequestWork]()  # By the identity of the request: keys of Crawlee may name several pages.
         self._seen, self._done = set[int](), set[int]()  # Hashes of all requests, and of the pages reported.
-        self._poll_at, self._idle_since, self._exhausted = 0.0, time.monotonic(), False
-        self._began, self._handled, self._turn = False, 0, asyncio.Lock()
-        self._renewing: asyncio.Task[None] | None = None
+        self._handled = 0
 
     async def __aenter__(self) -> "OpicRequestManager":
         """Return it."""
@@ -129,10 +116,10 @@ class OpicRequestManager(RequestManager):
         if self._is_busy():
             return False
         await self._talk()
-        if self._is_busy() or self._seeds or len(self._unsent):
+        if self._is_busy() or self._session.waiting:
             return False
-        idle = 0 < self._close_after_idle <= time.monotonic() - self._idle_since
-        if not idle and (self._own or not self._exhausted):
+        idle = 0 < self._close_after_idle <= time.monotonic() - self._session.idle_since
+        if not idle and (self._own or not self._session.exhausted):
             return False
         return not self._take_left()
 
@@ -170,6 +157,7 @@ class OpicRequestManager(RequestManager):
         return work.request
 
     def _has_ready(self) -> bool:
+        self._leased = deque(filter(self._session.holds, self._leased))
         hosts = (*self._own, *(host_of(lease.page.url) for lease in self._leased))
         return any(self._pace.wait(host) <= 0 for host in hosts)
 
@@ -205,17 +193,17 @@ class OpicRequestManager(RequestManager):
         A request that differs from all others of its page is handled even if the page was fetched before. One with a
         method other than GET, or with a payload, is handled here.
         """
-        request, now = self._transform_request(request), time.monotonic()
+        request = self._transform_request(request)
         page, identity = page_of(request), identity_of(request)
         if identity in self._seen:
             return processed(request, known=True)
         self._seen.add(identity)
-        self._poll_at, self._idle_since, self._exhausted = 0.0, now, False
+        self._session.wake()
         if page is None or hash(page) in self._done:
             put(self._own[host_asked(request.url)], request, forefront)
         else:
             if page not in self._waiting and all(work.page != page for work in self._work.values()):
-                self._seeds.setdefault(request.crawl_depth, {})[page] = None
+                self._session.seed(page, request.crawl_depth)
             put(self._waiting[page], request, forefront)
             if request.crawl_depth == 0:
                 self._start_hosts[host_of(page)] = None
@@ -233,9 +221,9 @@ class OpicRequestManager(RequestManager):
 
     async def mark_request_as_handled(self, request: Request) -> ProcessedRequest | None:
         """Report a page that is done, failed for good, or is excluded; other requests of it come next."""
-        work, now = self._pop(request), time.monotonic()
+        work = self._pop(request)
         self._handled += 1
-        self._poll_at, self._idle_since = 0.0, now
+        self._session.wake()
         if work.page is None:
             return processed(request, known=True, handled=True)
         if work.lease is not None and request.state == RequestState.ERROR_HANDLER and self._waiting.get(work.page):
@@ -250,7 +238,7 @@ class OpicRequestManager(RequestManager):
     def _pop(self, request: Request) -> RequestWork:
         work = self._work.pop(id(request), None) or RequestWork(request, page_of(request))
         if work.lease is not None:
-            self._leases.pop(work.lease.page.lease, None)
+            self._session.end(work.lease)
         return work
 
     async def purge(self) -> None:
@@ -260,21 +248,10 @@ class OpicRequestManager(RequestManager):
 
     async def drop(self) -> None:
         """Send what is left, release the pages that were never started, and close."""
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.gather(self._renewing, return_exceptions=True)
-        self._unreleased += [lease.page.lease for lease in self._leased]
-        try:
-            async with asyncio.timeout(CLOSE_SECONDS), self._turn:
-                await self._send()
-        except (ClientError, TimeoutError) as error:
-            log.error("the service did not take all that was left at the end: %s", str(error) or "it is too slow")
-        if not self._unsent.save():
-            log.error("%d events are lost; their pages are offered again. `directory` keeps them", len(self._unsent))
+        await self._session.aclose()
         if left := sum(len(requests) for kept in (self._waiting, self._own) for requests in kept.values()):
             log.warning("%d requests were not handled: their pages did not come, or their hosts rest", left)
         await self._links.aclose()
-        await self._client.aclose()
 
     # What pages answered.
 
@@ -306,115 +283,41 @@ class OpicRequestManager(RequestManager):
         """End a lease without a report of its page, but of the pause that its host asks for."""
         if work.answer is not None and work.answer.asks_for_pause:
             failed = {"status": work.answer.status, "retry_after": work.answer.retry_after}
-            self._add_event(lease.page.url, **failed)
+            self._session.add_event(lease.page.url, fetched_at=work.answer.at, **failed)
         else:
-            self._unreleased.append(lease.page.lease)
-        self._poll_at, self._idle_since = 0.0, time.monotonic()
+            self._session.release(lease)
 
     def _report(self, work: RequestWork, page: str) -> None:
         answer, lease = work.answer, work.lease
         said: dict[str, Any] = {} if lease and lease.page.depth is None else {"depth": work.request.crawl_depth}
         if work.request.state == RequestState.SKIPPED:
-            self._add_event(page, status=0, excluded=True, **said)
+            self._session.add_event(page, status=0, excluded=True, **said)
             self._done.add(hash(page))
             return
         if answer is None:  # There never was one.
-            self._add_event(page, status=0, **said)
+            self._session.add_event(page, status=0, **said)
             return
-        target = canonical(answer.url)
+        target, at = canonical(answer.url), answer.at
         if target not in (page, None):  # The hops in between are not told.
-            self._add_event(page, status=302, redirect=answer.url, **said)
+            self._session.add_event(page, fetched_at=at, status=302, redirect=answer.url, **said)
             said = {}  # The target is one link deeper, as the service knows by now.
         if answer.retry_after is not None:
             said["retry_after"] = answer.retry_after
-        self._add_event(answer.url, status=answer.status, links=answer.links, redirect=answer.redirect, **said)
+        said |= {"status": answer.status, "links": answer.links, "redirect": answer.redirect}
+        self._session.add_event(answer.url, fetched_at=at, **said)
         if answer.is_final:
             self._done |= {hash(page), hash(target)}
-
-    def _add_event(self, url: str, **said: Any) -> None:
-        self._unsent.add({"fetched_at": time.time(), "crawler": self._crawler or None, "url": url, **said})
 
     # The service.
 
     async def _talk(self) -> None:
-        """Send what there is, and ask for pages, if it is time to."""
-        async with self._turn:
-            if self._has_ready() or time.monotonic() < self._poll_at:
-                return
-            try:
-                await self._send()
-                await self._poll()
-                self._began = True
-            except ClientError as error:
-                if not self._began:
-                    raise
-                self._poll_at, self._exhausted = time.monotonic() + AGAIN_SECONDS, False
-                self._idle_since = time.monotonic()  # Without a service nobody knows whether there is more to do.
-                log.error("%s; %d events wait, and no new pages come until that works", error, len(self._unsent))
+        """Send what there is, and ask for pages, if there are none to handle now."""
+        leased = await self._session.turn(self._ask)
+        self._leased += leased
 
-    async def _send(self) -> None:
-        for depth, pages in list(self._seeds.items()):
-            while pages:
-                await self._seed(list(pages)[:SEEDS_MAX], depth)
-            del self._seeds[depth]
-        while await self._unsent.send(self._client, _refused) is not None:
-            pass
-        if leases := list(self._unreleased):
-            await self._client.release(leases)
-            del self._unreleased[: len(leases)]
-
-    async def _seed(self, pages: list[str], depth: int) -> None:
-        answer = await self._client.seed(pages, depth=depth, raise_rejected=False)
-        for rejected in answer.rejected:
-            log.error("%s can't be made known: %s", pages[rejected.index], rejected.error)
-        for page in pages:
-            del self._seeds[depth][page]
-
-    async def _poll(self) -> None:
-        if (now := time.monotonic()) >= self._delays_at:
-            self._pace.use(await self._client.politeness())
-            self._delays_at = now + DELAYS_SECONDS
+    def _ask(self) -> dict[str, Any] | None:
         wanted = self._pages_at_once - len(self._leased)
-        if self._unsent.full or wanted <= 0:
-            return
-        now = time.monotonic()
-        answer = await self._client.next(
-            wanted,
-            lease_seconds=self._lease_seconds,
-            domains=list(self._start_hosts if self._domains is None else self._domains)[:DOMAINS_MAX],
-            mode=self._mode,
-            max_depth=self._max_depth,
-        )
-        self._poll_at = time.monotonic() + min(max(answer.retry_after, POLL_SECONDS_MIN), POLL_SECONDS_MAX)
-        self._exhausted = answer.exhausted and not answer.pages
-        for page in answer.pages:
-            seconds = page.lease_until - answer.as_of
-            lease = self._leases[page.lease] = LeasedPage(page, seconds, now + seconds)
-            self._leased.append(lease)
-        if answer.pages or self._work:
-            self._idle_since = time.monotonic()
-        if self._renewing is None:
-            self._renewing = asyncio.create_task(self._renew())
-
-    async def _renew(self) -> None:
-        """Renew the leases of the pages that wait or are in work, once half of their time is over."""
-        while True:
-            await asyncio.sleep(min([lease.seconds / 4 for lease in self._leases.values()], default=1.0))
-            now = time.monotonic()
-            due = {name: one for name, one in self._leases.items() if one.ends - now < one.seconds / 2}
-            if not due:
-                continue
-            try:
-                answer = await self._client.renew(due, lease_seconds=self._lease_seconds)
-            except ClientError as error:
-                log.error("%d leases are not renewed: %s", len(due), error)
-                continue
-            for renewed in answer.renewed:
-                due[renewed.lease].ends = now + due[renewed.lease].seconds
-            self._leased = deque(lease for lease in self._leased if lease.page.lease not in answer.lost)
-            for name in answer.lost:
-                self._leases.pop(name, None)
-
-
-def _refused(_: bytes, why: str) -> None:
-    log.error("the service refuses an event: %s", why)
+        if self._has_ready() or wanted <= 0:
+            return None
+        domains = list(self._start_hosts if self._domains is None else self._domains)[:DOMAINS_MAX]
+        return {"n": wanted, "domains": domains, "mode": self._mode, "max_depth": self._max_depth}

@@ -1,14 +1,15 @@
 """Requests of Crawlee, and the pages that they fetch."""
 
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from crawlee import Request
 from crawlee.storage_clients.models import ProcessedRequest
 
-from opic.client import Page
+from opic.client import LeasedPage
 from opic.client.host_pace import REST_STATUSES
 from opic.client.host_pace import host_of as host_of_any
 from opic.errors import BadUrl
@@ -16,15 +17,6 @@ from opic.urls.canonical import canonical_url, host_of
 
 FAILED_FROM: Final = 400  # The least status of an answer that is no page.
 GONE: Final = (404, 410)
-
-
-@dataclass(slots=True)
-class LeasedPage:
-    """A page that was handed out; times are of the monotonic clock."""
-
-    page: Page
-    seconds: float
-    ends: float
 
 
 @dataclass(slots=True)
@@ -36,6 +28,7 @@ class PageAnswer:
     links: Sequence[str] = ()
     redirect: str | None = None  # One that the crawler did not follow.
     retry_after: float | None = None
+    at: float = field(default_factory=time.time)
 
     @property
     def asks_for_pause(self) -> bool:

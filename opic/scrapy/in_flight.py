@@ -16,7 +16,7 @@ from scrapy.core.engine import ExecutionEngine
 from scrapy.crawler import Crawler
 from scrapy.http import Response
 
-from opic.client import HostPace, host_pace, retry_after_seconds
+from opic.client import HostPace, LeasedPage, host_pace, retry_after_seconds
 from opic.errors import BadUrl
 from opic.html.media_types import MediaType
 from opic.html.redirects import redirect_target
@@ -54,19 +54,6 @@ def wait_asked(response: Response) -> float | None:
     """Return the seconds that an answer asks to wait; None if it is no failure, or asks for nothing."""
     header = (response.headers.get("Retry-After") or b"").decode("latin-1")
     return retry_after_seconds(header) if response.status >= FAILED_FROM else None
-
-
-@dataclass(slots=True)
-class PageLease:
-    """The right to fetch a page; times are of the monotonic clock."""
-
-    name: str
-    seconds: float
-    ends: float
-
-    def renew(self, now: float) -> None:
-        """Let it run from now on."""
-        self.ends = now + self.seconds
 
 
 @dataclass(slots=True)
@@ -127,7 +114,7 @@ class InFlight:
         """Begin with none."""
         self.fetches: dict[Request, Fetch] = {}
         self.over = deque[Fetch]()  # Those that the engine is done with, until they are reported.
-        self.leases: dict[str, PageLease] = {}  # By page.
+        self.leases: dict[str, LeasedPage] = {}  # Of the session, by page.
         self.parents: WeakKeyDictionary[Request, Fetch] = WeakKeyDictionary()  # Of requests that a callback made.
         self.given: WeakSet[Request] = WeakSet()  # Requests that the scheduler gave to the engine.
         self.pace = HostPace()
@@ -138,11 +125,11 @@ class InFlight:
         if page is not None:
             self.fetches[request] = Fetch(page)
 
-    def put_off(self, request: Request, page: str) -> PageLease | None:
+    def put_off(self, request: Request, page: str) -> LeasedPage | None:
         """Note that a page is to be asked again, by a copy of the request that it was handed out for.
 
         Returns:
-            Its lease, which is over; None if the request is for no leased page, or its page was fetched.
+            Its lease, which is to be given back; None if the request is for no leased page, or its page was fetched.
         """
         mark = request.meta.get(MARK)
         if not isinstance(mark, dict) or mark["page"] != page or page not in self.leases:
@@ -153,11 +140,11 @@ class InFlight:
         fetch = self.fetches.pop(begun)
         if fetch.event is not None and not fetch.leads_to_itself:
             self.over.append(fetch)  # It says how long the page is to wait.
-        return self.leases.pop(page)
+        return self.leases[page]
 
-    def knows(self, page: str) -> bool:
-        """Tell whether a page is being fetched or about to be."""
-        return page in self.leases or any(fetch.url == page for fetch in (*self.fetches.values(), *self.over))
+    def fetching(self, page: str) -> bool:
+        """Tell whether a page is being fetched, or its fetch is to be reported."""
+        return any(fetch.url == page for fetch in (*self.fetches.values(), *self.over))
 
     def source_of(self, request: Request) -> Fetch | None:
         """Return the fetch that a request goes on from, by a redirect; None if there is none."""
@@ -182,7 +169,7 @@ class InFlight:
     def reported(self) -> None:
         """Take away the first fetch of `over`, and its lease if nothing is left to be done for the page."""
         page = self.over.popleft().url
-        if not any(fetch.url == page for fetch in (*self.fetches.values(), *self.over)):
+        if not self.fetching(page):
             self.leases.pop(page, None)
 
     @property

@@ -1,7 +1,6 @@
 """The scheduler: pages wait in the service, all other requests in Scrapy's own queues."""
 
 import logging
-import time
 from collections import deque
 
 import scrapy.core.scheduler
@@ -13,7 +12,6 @@ from scrapy.utils.job import job_dir
 from twisted.internet.defer import Deferred
 
 from opic.client import Page
-from opic.client.unsent_events import UnsentEvents
 from opic.errors import SettingsError
 from opic.scrapy.host_slots import HostSlots
 from opic.scrapy.in_flight import MARK, host_asked, in_flight_of, key_of, page_of
@@ -44,7 +42,6 @@ class Scheduler(scrapy.core.scheduler.Scheduler):
         jobdir = job_dir(self.crawler.settings)
         self._pages = in_flight_of(self.crawler)
         self._kept = KeptRequests(spider, jobdir)
-        self._unsent = UnsentEvents(jobdir)
         self._ready = deque[tuple[str, Request]]()  # Leased pages, and their requests.
         self._leased: Request | None = None  # On its way from the service through the engine into `_ready`.
         self._resting = list[Request]()  # Of Scrapy's queues; their hosts asked for a pause.
@@ -55,10 +52,11 @@ class Scheduler(scrapy.core.scheduler.Scheduler):
             self.crawler,
             CrawlOptions.of(self.crawler.settings),
             self._pages,
-            self._unsent,
+            jobdir,
             hand_over=self._hand_over,
             commit=self._kept.commit,
         )
+        self._session = self._service.session
         # In `scrapy shell` the engine has started by now: nothing is polled there.
         self.crawler.signals.connect(self._service.start, signals.engine_started)
         self.crawler.signals.connect(self._service.keep_delay, signals.robots_parsed)
@@ -70,12 +68,11 @@ class Scheduler(scrapy.core.scheduler.Scheduler):
         return deferred_from_coro(self._close(super().close(reason)))
 
     async def _close(self, closing: "Deferred[None] | None") -> None:
-        leases = [self._pages.leases.pop(page, None) for page, _ in self._ready]
         lost = len(self._again) + sum(not self._dqpush(request) for request in self._resting)
         if lost:
             log.warning("%d requests were not tried again: their hosts, or the service, let them wait", lost)
         try:
-            await self._service.close([lease.name for lease in leases if lease is not None])
+            await self._service.close()
         finally:
             self._kept.close()
             if closing is not None:
@@ -113,7 +110,7 @@ class Scheduler(scrapy.core.scheduler.Scheduler):
         if parent is not None:
             parent.asked.append(page)
         elif not request.meta.get("redirect_times"):  # Where a redirect leads is known by the redirect's event.
-            self._service.seed(page)
+            self._session.seed(page)
         return self._kept.add(page, request) or is_start
 
     def _is_put_off(self, request: Request, page: str) -> bool:
@@ -124,7 +121,7 @@ class Scheduler(scrapy.core.scheduler.Scheduler):
         if (lease := self._pages.put_off(request, page)) is None:
             return False
         self._again[page] = request
-        self._service.release(lease.name)
+        self._session.release(lease)
         return True
 
     def _leads_back(self, request: Request, page: str | None) -> bool:
@@ -150,7 +147,7 @@ class Scheduler(scrapy.core.scheduler.Scheduler):
 
     def next_request(self) -> Request | None:
         """Return a request, from Scrapy's queues and of leased pages in turn; None while too many events are unsent."""
-        if self._unsent.full:
+        if self._session.unsent.full:
             return None
         self._own_first = not self._own_first
         ways = (self._next_own, self._next_ready) if self._own_first else (self._next_ready, self._next_own)
@@ -172,13 +169,13 @@ class Scheduler(scrapy.core.scheduler.Scheduler):
         while self._ready:
             page, request = self._ready.popleft()
             lease = self._pages.leases.get(page)
-            if lease is None or lease.ends <= time.monotonic():
-                self._pages.leases.pop(page, None)  # Another process may have it by now.
-            elif self._pages.pace.rests(host_asked(request)):
+            if lease is None or not self._session.holds(lease):
+                continue
+            if self._pages.pace.rests(host_asked(request)):
                 self._again[page] = request
-                self._service.release(self._pages.leases.pop(page).name)
-            else:
-                return request
+                self._session.release(lease)
+                continue
+            return request
         return None
 
     def _hand_over(self, page: Page) -> bool:
@@ -191,7 +188,7 @@ class Scheduler(scrapy.core.scheduler.Scheduler):
             log.exception("opic_request of the spider failed for %s", page.url)
             return False
         if request is None:
-            self._service.add_event(url=page.url, status=0, excluded=True)
+            self._session.add_event(page.url, status=0, excluded=True)
             return False
         request.meta[MARK] = {
             "page": page.url,
