@@ -144,6 +144,19 @@ def test_other_requests_are_handled_without_the_service(service: Client) -> None
         assert service.stats().known_pages == 1
 
 
+def test_page_that_the_service_refuses_holds_up_no_other(tmp_path: Path) -> None:
+    async def ask_for_a_long_one(context: ParselCrawlingContext) -> None:
+        if context.request.url.endswith("/"):
+            await context.add_requests([context.request.url + "x" * 300])
+
+    pages = {"/": linking("/a"), "/a": linking()}
+    settings = {"host_delay_seconds": 0, "max_url_bytes": 200}
+    with serving_client(tmp_path, **settings) as client, website("127.0.0.1", pages) as site:
+        crawl(client.address, [site.url + "/"], ask_for_a_long_one)
+        assert Counter(site.paths()) == dict.fromkeys(pages, 1)
+        assert state(client, site.url + "/a") == ("read", 1)
+
+
 def test_without_a_service_the_crawler_says_so() -> None:
     with pytest.raises(ClientError):
         crawl(f"http://127.0.0.1:{free_port()}", ["http://a.example/"], retry_on_blocked=False)
