@@ -101,9 +101,9 @@ class Calls:
         """Accept one crawl event, an array of events, or JSON Lines; in JSON or MessagePack.
 
         Accepted events are durable. A single invalid event gets a 422. In an array or JSON Lines the valid events are
-        accepted and the others listed. After a 503, or no answer, some may have been accepted. With an
-        `Idempotency-Key` the same call can be repeated: within 24 hours it takes effect once, with the same answer;
-        its `position`, which may be a later one, is the header `Opic-Position` instead.
+        accepted and the others listed. A body that is not well-formed is refused whole. After a 503, or no answer, some
+        may have been accepted. With an `Idempotency-Key` the same call can be repeated: within 24 hours it takes effect
+        once, with the same answer; its `position`, which may be a later one, is the header `Opic-Position` instead.
         """
         key = idempotency_key(request)
         form = media_type(request, events=True)

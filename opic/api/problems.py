@@ -88,7 +88,7 @@ ONLY_OF: Final[Mapping[str, tuple[str, ...]]] = {
 # An example of `detail` for each kind that the document describes.
 DETAILS: Final[Mapping[str, str]] = {
     "not-json": "the body is not JSON: invalid character (byte 0)",
-    "not-msgpack": "the body is empty: send MessagePack",
+    "not-msgpack": "the body is not a decodable array of events: Input data was truncated; none of it was taken",
     "not-decoded": "the body is not gzip: it is truncated",
     "no-token": "OPIC_API_TOKEN is set here: send the header Authorization: Bearer …",
     "foreign-host": "the header Host is 'a.example', and OPIC_API_TOKEN is not set: use http://localhost",

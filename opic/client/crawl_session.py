@@ -140,7 +140,7 @@ class CrawlSession:
 
     def wake(self) -> None:
         """Note that the crawl goes on: the service is asked for pages again, whatever it said before."""
-        self.poll_at, self.idle_since, self.exhausted = 0.0, time.monotonic(), False
+        self.poll_at, self.idle_since, self.exhausted = 0.0, max(self.idle_since, time.monotonic()), False
         self.awake.set()
 
     # Calls.
@@ -249,7 +249,7 @@ class CrawlSession:
     async def _renew(self) -> None:
         """Renew leases once half of their time is over."""
         while self.leases:
-            await asyncio.sleep(min(lease.seconds for lease in self.leases.values()) / 4)
+            await asyncio.sleep(max(min(lease.seconds for lease in self.leases.values()) / 4, POLL_SECONDS_MIN))
             now = time.monotonic()
             due = {lease.page.lease: lease for lease in self.leases.values() if lease.ends - now < lease.seconds / 2}
             if not due:

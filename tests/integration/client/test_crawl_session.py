@@ -187,6 +187,8 @@ def test_a_service_that_goes_away_is_waited_for_and_one_that_never_was_is_an_err
             session.add_event(leased.page.url, links=["http://away.example/a"])
             assert await session.turn(lambda: {"domain": "away.example"}) == []
             assert (session.idle_since, session.waiting, counts["service_errors"]) == (math.inf, True, 1)
+            session.wake()
+            assert session.idle_since == math.inf  # Whether there is more to do is still unknown.
             outage.lost.clear()
             (second,) = await lease(session, "away.example")
             assert second.page.url == "http://away.example/a"
