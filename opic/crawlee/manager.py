@@ -18,7 +18,6 @@ from opic.crawlee.requests import (
     FAILED_FROM,
     PageAnswer,
     RequestWork,
-    canonical,
     host_asked,
     identity_of,
     page_of,
@@ -27,7 +26,7 @@ from opic.crawlee.requests import (
 )
 from opic.html.links import absolute_link
 from opic.html.process import LinkProcess
-from opic.urls.canonical import host_of
+from opic.urls.canonical import canonical_or_none, host_of
 
 log = logging.getLogger("opic.crawlee")
 
@@ -297,7 +296,7 @@ class OpicRequestManager(RequestManager):
         if answer is None:  # There never was one.
             self._session.add_event(page, status=0, **said)
             return
-        target, at = canonical(answer.url), answer.at
+        target, at = canonical_or_none(answer.url), answer.at
         if target not in (page, None):  # The hops in between are not told.
             self._session.add_event(page, fetched_at=at, status=302, redirect=answer.url, **said)
             said = {}  # The target is one link deeper, as the service knows by now.

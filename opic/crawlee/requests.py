@@ -12,8 +12,7 @@ from crawlee.storage_clients.models import ProcessedRequest
 from opic.client import LeasedPage
 from opic.client.host_pace import REST_STATUSES
 from opic.client.host_pace import host_of as host_of_any
-from opic.errors import BadUrl
-from opic.urls.canonical import canonical_url, host_of
+from opic.urls.canonical import canonical_or_none, host_of
 
 FAILED_FROM: Final = 400  # The least status of an answer that is no page.
 GONE: Final = (404, 410)
@@ -58,25 +57,17 @@ def put(requests: deque[Request], request: Request, forefront: bool) -> None:
 
 def page_of(request: Request) -> str | None:
     """Return the page that a request fetches; None if it is no plain GET."""
-    return None if request.method != "GET" or request.payload else canonical(request.url)
+    return None if request.method != "GET" or request.payload else canonical_or_none(request.url)
 
 
 def identity_of(request: Request) -> int:
     """Return what tells a request from others: by default, Crawlee's keys are equal for pages that differ in case."""
-    return hash((canonical(request.url) or request.url, request.method, request.payload, request.unique_key))
-
-
-def canonical(url: str) -> str | None:
-    """Return the canonical form of a URL; None if it has none."""
-    try:
-        return canonical_url(url)
-    except BadUrl:
-        return None
+    return hash((canonical_or_none(request.url) or request.url, request.method, request.payload, request.unique_key))
 
 
 def host_asked(url: str) -> str:
     """Return the host that a request asks."""
-    page = canonical(url)
+    page = canonical_or_none(url)
     return host_of_any(url) or "" if page is None else host_of(page)
 
 

@@ -10,21 +10,13 @@ from typing import Final
 import numpy as np
 
 from opic.arrays import Int32s, Int64s
-from opic.errors import BadUrl
 from opic.replica.columns import grown
-from opic.urls.canonical import canonical_url, host_of, registered_domain
+from opic.urls.canonical import canonical_or_none, host_of, registered_domain
 from opic.urls.normalization import PLAIN, Normalization
 from opic.urls.url_batch import UrlBatch
 
 DOMAINS_KEPT_MAX: Final = 64  # Domains whose hosts `below` remembers,
 HOSTS_KEPT_MAX: Final = 1 << 20  # and hosts in total, beside those of the last domain: 4 MB.
-
-
-def _canonical(text: str, bytes_max: int, normalization: Normalization) -> str | None:
-    try:
-        return canonical_url(text, bytes_max, normalization)
-    except BadUrl:
-        return None
 
 
 class HostTable:
@@ -85,7 +77,7 @@ class HostTable:
         """
         joined = "\n".join(texts)
         if normalization.rules or not joined.isascii() or joined.count("\n") != len(texts) - 1:
-            return [_canonical(text, bytes_max, normalization) for text in texts]
+            return [canonical_or_none(text, bytes_max, normalization) for text in texts]
         found = UrlBatch(texts)
         heads, firsts, lasts = found.heads()
         sure = (heads & found.plain() & (found.lengths() <= bytes_max)).tolist()
@@ -93,7 +85,7 @@ class HostTable:
         return [
             text
             if ok and ":" not in (host := joined[first:last]) and host in known
-            else _canonical(text, bytes_max, PLAIN)
+            else canonical_or_none(text, bytes_max, PLAIN)
             for text, ok, first, last in zip(texts, sure, firsts.tolist(), lasts.tolist(), strict=True)
         ]
 

@@ -17,10 +17,9 @@ from scrapy.crawler import Crawler
 from scrapy.http import Response
 
 from opic.client import HostPace, LeasedPage, host_pace, retry_after_seconds
-from opic.errors import BadUrl
 from opic.html.media_types import MediaType
 from opic.html.redirects import redirect_target
-from opic.urls.canonical import canonical_url, host_of
+from opic.urls.canonical import canonical_or_none, host_of
 
 MARK: Final = "opic"  # In the meta of a request for a page that the service handed out.
 BODY_BYTES_MAX: Final = 16 << 20  # Links beyond are not looked for.
@@ -33,20 +32,12 @@ def page_of(request: Request) -> str | None:
     # A copy of our request, as for a retry, is for the same page. Spiders also copy meta to requests for other pages.
     if isinstance(mark, dict) and mark.get("requested") == request.url:
         return str(mark["page"])
-    return None if request.method != "GET" or request.body else key_of(request.url)
-
-
-def key_of(url: str) -> str | None:
-    """Return the canonical form of a URL as requests have it, which escape more than others; None if it has none."""
-    try:
-        return canonical_url(url)
-    except BadUrl:
-        return None
+    return None if request.method != "GET" or request.body else canonical_or_none(request.url)
 
 
 def host_asked(request: Request) -> str:
     """Return the host that a request asks."""
-    page = key_of(request.url)
+    page = canonical_or_none(request.url)
     return host_pace.host_of(request.url) or "" if page is None else host_of(page)
 
 
@@ -66,7 +57,7 @@ class Fetch:
     body: bytes = b""
     content_type: str | None = None
     sets_cookie: bool = False
-    asked: list[str] = field(default_factory=list)  # Pages that the callback asked for, as `key_of` names them.
+    asked: list[str] = field(default_factory=list)  # Pages that the callback asked for, canonical.
 
     def failed(self, **said: Any) -> None:
         """Note that there was no answer; `said` are other fields of the event."""
@@ -104,7 +95,7 @@ class Fetch:
     def leads_to_itself(self) -> bool:
         """Whether the page wants to be asked again with a cookie."""
         redirect = (self.event or {}).get("redirect")
-        return self.sets_cookie and redirect is not None and key_of(redirect) == key_of(self.url)
+        return self.sets_cookie and redirect is not None and canonical_or_none(redirect) == canonical_or_none(self.url)
 
 
 class InFlight:
@@ -148,10 +139,10 @@ class InFlight:
 
     def source_of(self, request: Request) -> Fetch | None:
         """Return the fetch that a request goes on from, by a redirect; None if there is none."""
-        source = key_of((request.meta.get("redirect_urls") or [""])[-1])
+        source = canonical_or_none((request.meta.get("redirect_urls") or [""])[-1])
         if source is None:
             return None
-        return next((fetch for fetch in self.fetches.values() if key_of(fetch.url) == source), None)
+        return next((fetch for fetch in self.fetches.values() if canonical_or_none(fetch.url) == source), None)
 
     def refreshed(self, request: Request) -> None:
         """Note that a page was read, if Scrapy follows its `<meta http-equiv=refresh>`: the spider never sees it."""

@@ -14,11 +14,11 @@ from twisted.internet.defer import Deferred
 from opic.client import Page
 from opic.errors import SettingsError
 from opic.scrapy.host_slots import HostSlots
-from opic.scrapy.in_flight import MARK, host_asked, in_flight_of, key_of, page_of
+from opic.scrapy.in_flight import MARK, host_asked, in_flight_of, page_of
 from opic.scrapy.kept_requests import KeptRequests, request_without_record
 from opic.scrapy.options import CrawlOptions
 from opic.scrapy.service_task import ServiceTask, allowed_domains
-from opic.urls.canonical import host_of
+from opic.urls.canonical import canonical_or_none, host_of
 
 log = logging.getLogger("opic.scrapy")
 
@@ -127,7 +127,9 @@ class Scheduler(scrapy.core.scheduler.Scheduler):
     def _leads_back(self, request: Request, page: str | None) -> bool:
         """Tell whether a page that has redirected is redirected to, with a cookie that it lacked."""
         source = self._pages.source_of(request)
-        if source is None or not source.sets_cookie or page not in map(key_of, request.meta["redirect_urls"]):
+        if source is None or not source.sets_cookie:
+            return False
+        if page not in map(canonical_or_none, request.meta["redirect_urls"]):
             return False
         if source.leads_to_itself:
             source.event = None
@@ -207,5 +209,5 @@ class Scheduler(scrapy.core.scheduler.Scheduler):
     def _request_of(self, page: Page) -> Request | None:
         if (again := self._again.pop(page.url, None)) is not None:
             return again
-        kept = self._kept.get(key_of(Request(page.url).url) or page.url)
+        kept = self._kept.get(canonical_or_none(Request(page.url).url) or page.url)
         return kept or request_without_record(self.spider, page.url)

@@ -20,9 +20,9 @@ from opic.client import AsyncClient, ClientError, CrawlSession, Page
 from opic.client.crawl_session import CLOSE_SECONDS, DOMAINS_MAX, POLL_SECONDS_MAX, POLL_SECONDS_MIN
 from opic.client.unsent_events import links_that_fit
 from opic.html.process import LinkProcess
-from opic.scrapy.in_flight import Fetch, InFlight, key_of, page_of
+from opic.scrapy.in_flight import Fetch, InFlight, page_of
 from opic.scrapy.options import CrawlOptions, concurrency_of
-from opic.urls.canonical import host_of
+from opic.urls.canonical import canonical_or_none, host_of
 
 log = logging.getLogger("opic.scrapy")
 
@@ -88,7 +88,7 @@ class ServiceTask:
         """Note the crawl-delay of a robots.txt."""
         settings = self._crawler.settings
         delay = robotparser.crawl_delay(settings["ROBOTSTXT_USER_AGENT"] or settings["USER_AGENT"])
-        if delay and (page := key_of(request.url)):
+        if delay and (page := canonical_or_none(request.url)):
             self.session.crawl_delays[host_of(page)] = delay
 
     def has_been_idle(self) -> bool:
@@ -223,5 +223,5 @@ def _unlinked(asked: list[str], links: list[str]) -> set[str]:
     """Return the pages asked for that are not among the links; requests may escape more of a URL than links do."""
     left = set(asked).difference(links)
     if left:
-        left.difference_update(key_of(Request(link).url) for link in links)
+        left.difference_update(canonical_or_none(Request(link).url) for link in links)
     return left

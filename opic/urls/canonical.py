@@ -56,6 +56,14 @@ def canonical_url(raw: str, bytes_max: int = URL_BYTES_MAX, normalization: Norma
     return href
 
 
+def canonical_or_none(raw: str, bytes_max: int = URL_BYTES_MAX, normalization: Normalization = PLAIN) -> str | None:
+    """Return the canonical form of a URL, as `canonical_url` does; None if it has none."""
+    try:
+        return canonical_url(raw, bytes_max, normalization)
+    except BadUrl:
+        return None
+
+
 def _serialized(raw: str) -> str:
     try:
         href: str = ada_url.URL(raw).href
