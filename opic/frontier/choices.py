@@ -326,12 +326,6 @@ class Choices:
                     delayed += [np.count_nonzero(resting & (codes == code)) for code in free_codes]
         kinds, sides = totals.reshape(-1, 2), list(SIDES[mode])
         free, leased = kinds[page_counts.FREE], int(kinds[page_counts.LEASED].sum())
-        unknown = self._hot.unknown_leases()
-        if unknown > 0 and only is None:
-            free, leased = np.maximum(free - unknown, 0), leased + unknown
-        elif unknown > 0 and empty and not kinds[page_counts.TEMPORARY].any():
-            self._hot.stale |= set(range(len(self._crawl)))
-            return None
         sums = kinds[:, sides].sum(axis=1).tolist()
         counts = {word: sum(sums[number] for number in numbers) for word, numbers in page_counts.WORDS.items()}
         return counts | {"leased": leased, "host_delay": int((free if empty else delayed)[sides].sum())}

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -22,46 +22,26 @@ STRETCH: Final = 4_000  # Members of a sorted set read in one call, which blocks
 class Held:
     """The held pages and hosts of a shard. Times are Unix seconds by the clock of its server."""
 
-    freed: int  # The counter of early releases, read before the rest.
+    lsn: int  # A record of the journal that the rest is at least as recent as.
     now: float
     leases: tuple[Int64s, Float64s]  # Ids of leased pages, and when each lease ends.
     waits: tuple[Int64s, Float64s]  # Ids of pages in back-off, and when each may be offered again.
     hosts: tuple[list[str], Float64s]
-    running: int  # Number of active leases.
     politeness: dict[str, HostPoliteness]  # Only hosts for which an operator set any.
     limits: dict[str, int]  # How many pages may be read of a host; only hosts that have a limit.
-
-
-class Counters(NamedTuple):
-    """What a shard's server counts."""
-
-    now: float  # Its time, in Unix seconds.
-    running: int  # Leases that end after it.
-    lsn: int  # A record of the journal that it had by then, or a later one.
-    freed: int  # How often pages and hosts were freed early.
-
-
-def read_counters(crawl: Crawl, now: Sequence[float]) -> list[Counters]:
-    """Read what the servers count, at a time of each."""
-    commands = list[list[str | float]]()
-    for shard, at in zip(crawl.shards, now, strict=True):
-        commands.append(["ZCOUNT", shard.keys.leases, f"({at * MILLION:.0f}", "+inf"])
-        commands += [["HGET", shard.keys.head, "lsn"], ["HGET", shard.keys.freed, "n"]]
-    answers = [int(answer or 0) for answer in crawl.ask(commands)]
-    return [Counters(at, *answers[3 * nth : 3 * nth + 3]) for nth, at in enumerate(now)]
 
 
 def read_held(crawl: Crawl, shards: Sequence[int]) -> list[Held]:
     """Read the held pages and hosts of shards.
 
-    The result may include changes made while it was read; its counter is then older than its content.
+    The result may include changes made while it was read.
     """
     keys = [crawl.shards[number].keys for number in shards]
     first = crawl.ask([
         command
         for k in keys
         for command in (
-            ["HGET", k.freed, "n"], ["FCALL_RO", "opic_5_now", 1, k.leases],
+            ["HGET", k.head, "lsn"], ["FCALL_RO", "opic_5_now", 1, k.leases],
             ["HGETALL", k.polite], ["HGETALL", k.limits],
         )
     ])  # fmt: skip
@@ -73,47 +53,20 @@ def read_held(crawl: Crawl, shards: Sequence[int]) -> list[Held]:
     ])  # fmt: skip
     held_of_shards = []
     for nth, t in enumerate(now):
-        freed, _, rules, limits = first[4 * nth : 4 * nth + 4]
+        lsn, _, rules, limits = first[4 * nth : 4 * nth + 4]
         (leased, ends), (waiting, until), (names, free) = parts[3 * nth : 3 * nth + 3]
         held_of_shards.append(
             Held(
-                int(freed or 0),
+                int(lsn or 0),
                 t,
                 (ids_of(leased), ends / MILLION),
                 (ids_of(waiting), until),
                 (names.decode().split("\n") if names else [], free),
-                int(np.count_nonzero(ends > t * MILLION)),
                 {host.decode(): host_politeness_of(rule) for host, rule in rules.items()},
                 _limits(limits),
             )
         )
     return held_of_shards
-
-
-class FreedPages(NamedTuple):
-    """What became free at other endpoints."""
-
-    freed: int  # The counter of a shard.
-    pages: list[int] | None  # None if there are too many, or host settings changed: then read all with `read_held`.
-    limits: dict[str, int] | None  # The present ones, if they changed.
-
-
-def read_released(crawl: Crawl, shard: int, known: int) -> FreedPages:
-    """Return what became free since the shard's `freed` counter was `known`."""
-    keys = crawl.shards[shard].keys
-    (freed, whole, limited), ids = crawl.ask([
-        ["HMGET", keys.freed, "n", "whole", "limits"],
-        ["ZRANGE", keys.released, f"({known}", "+inf", "BYSCORE"],
-    ])  # fmt: skip
-    count, limits = int(freed or 0), None
-    if known < int(limited or 0):
-        (found,) = crawl.ask([["HGETALL", keys.limits]])
-        limits = _limits(found)
-    return FreedPages(
-        count,
-        None if count < known or known < int(whole or 0) else [int(page) for page in ids],
-        limits,
-    )
 
 
 def _limits(found: Mapping[bytes, bytes]) -> dict[str, int]:
@@ -186,7 +139,7 @@ def write_host_politeness(crawl: Crawl, hosts: Mapping[str, HostPoliteness]) -> 
     commands = []
     for number, pairs in rules.items():
         keys = crawl.shards[number].keys
-        commands.append(of_call("polite", (keys.polite, keys.freed), *pairs))
+        commands.append(of_call("polite", (keys.polite, keys.changes, keys.head), *pairs))
     crawl.ask(commands)
 
 

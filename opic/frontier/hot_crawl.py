@@ -15,16 +15,16 @@ import numpy as np
 from opic.admission import Admission
 from opic.admission.verdicts import URLS_AT_ONCE
 from opic.arrays import Int64s
-from opic.frontier.held_pages import read_counters, read_held, read_released
+from opic.frontier.held_pages import read_held
 from opic.frontier.hot_order import HotOrder
 from opic.frontier.hot_shard import HotShard
-from opic.frontier.leases import Lease
-from opic.frontier.page_counts import CENSUS_KINDS, CODES, LEASED
+from opic.frontier.page_counts import CENSUS_KINDS, CODES
 from opic.frontier.requests import FrontierTerms
 from opic.frontier.suspects import Suspects
 from opic.model.books import Books
-from opic.model.cash import CLASSES_MAX, MILLION, Flag
+from opic.model.cash import CLASSES_MAX, Flag
 from opic.replica import Crawl
+from opic.replica.changes import Change, ChangeId, Changes
 from opic.replica.effect import Effect
 from opic.store.keys import of_call
 from opic.urls.canonical import shard_of
@@ -33,6 +33,7 @@ HELD_SMALL: Final = 5_000  # A small crawl has no more leases, waits and delays.
 JUDGE_REST: Final = 20  # On a large store, the pause between two batches of judging, as a multiple of the last one,
 JUDGE_REST_SUSPECTS: Final = 5  # and while hosts are left out because of pages not judged yet.
 OVERDRAWN_SECONDS: Final = 1.0
+FREEING: Final = {b"f", b"m", b"r"}  # Fields of changes after which pages may be free.
 
 
 class HotCrawl:
@@ -42,21 +43,36 @@ class HotCrawl:
         """Register with the replicas. `prepare` creates the orders."""
         self.crawl, self.terms, self._admission = crawl, terms, admission
         self._shards: list[HotShard | None] = [None] * len(crawl)
-        self.stale: set[int] = set()  # Shards whose held pages and hosts must all be read again.
         self.built = 0  # How often orders were made anew: before that, numbers of hosts may have meant others.
         self.news = 0  # How often pages became free other than by the journal or their time.
         self._rules: object = None
         self.suspects = Suspects()
         self._judged_shard, self._judged_next = 0, float("-inf")  # The shard judged last; time of the next batch.
         self._overdrawn = (float("-inf"), 0)
+        self._changes = list[Changes]()
         for shard, replica in enumerate(crawl.replicas):
             replica.listeners.append(partial(self._applied, shard))
+            hear, lost = partial(self._hear, shard), partial(self._lose, shard)
+            self._changes.append(Changes(crawl.shards[shard].keys.changes, hear, lost))
         if admission is not None:
             admission.listeners.append(self._judged)
 
     def _applied(self, shard: int, effect: Effect, changed: Int64s) -> None:
         if (hot := self._current(shard)) is not None:
             hot.applied(effect, changed)
+
+    def _hear(self, shard: int, changes: list[Change]) -> None:
+        self.news += any(FREEING & fields.keys() for fields, _ in changes)
+        if (hot := self._current(shard)) is not None:
+            hot.hear(changes)
+
+    def _lose(self, shard: int) -> None:
+        if (hot := self._current(shard)) is not None:
+            hot.lost = True
+
+    def heard(self, shard: int) -> ChangeId:
+        """Return the last change that was heard of; the caller holds the replica's lock."""
+        return self._changes[shard].heard
 
     def _current(self, shard: int) -> HotShard | None:
         """Return the order of a replica as it was loaded last, if there is one; the caller holds its lock."""
@@ -86,7 +102,6 @@ class HotCrawl:
         with self.locked():
             self._shards = [None] * len(self.crawl)
             self._begin_anew()
-            self.stale.clear()
 
     def _begin_anew(self) -> None:
         self.suspects = Suspects()
@@ -102,9 +117,8 @@ class HotCrawl:
     def _prepare(self) -> None:
         self._judge_more()
         self._shards = [None if hot is None or hot.set_back else hot for hot in self._shards]
-        if wanted := {shard for shard in range(len(self.crawl)) if self._current(shard) is None} | self.stale:
-            self._read(sorted(wanted))
-        self._ask_waits()
+        if wanted := [shard for shard in range(len(self.crawl)) if (hot := self._current(shard)) is None or hot.lost]:
+            self._read(wanted)
 
     def is_current(self) -> bool:
         """Return whether there is an order for each replica as it was loaded last."""
@@ -117,22 +131,19 @@ class HotCrawl:
     def _read(self, shards: Sequence[int]) -> None:
         """Read the held pages and hosts of shards; create a hot order where there is none for the loaded replica."""
         self.news += 1
-        lsns = []
         for shard in shards:
             replica = self.crawl.replicas[shard]
             with replica.lock:
                 if (hot := self._current(shard)) is None:
                     hot = self._shards[shard] = HotShard(replica, self.terms, self._admission)
                     self._begin_anew()
-                hot.begin_call()
-                lsns.append(replica.head.lsn)
+                hot.begin_load()
+        self.crawl.begin_changes({shard: self._changes[shard] for shard in shards})
         found = read_held(self.crawl, shards)
-        for shard, lsn, held in zip(shards, lsns, found, strict=True):
+        for shard, held in zip(shards, found, strict=True):
             with self.crawl.replicas[shard].lock:
                 if (hot := self._current(shard)) is not None:  # Otherwise it is made anew before the next choice.
                     hot.load(held)
-                    hot.end_call(lsn)
-        self.stale -= set(shards)
 
     def _judge_more(self) -> None:
         if self._admission is None:
@@ -177,66 +188,11 @@ class HotCrawl:
         """Whether pages are still held back, or not, by former rules."""
         return self._admission is not None and self._admission.turning
 
-    def _ask_waits(self) -> None:
-        """Read the back-off of pages whose fetch failed; the journal does not record how often it failed."""
-        asked, commands = [], []
-        for shard, hot in enumerate(self.shards):
-            with hot.replica.lock:
-                if hot.unsure:
-                    hot.begin_call()
-                    asked.append((hot, hot.unsure, hot.replica.head.lsn))
-                    commands.append(["ZMSCORE", self.crawl.shards[shard].keys.waits, *hot.unsure])
-                    hot.unsure = []
-        for (hot, ids, lsn), found in zip(asked, self.crawl.ask(commands) if commands else (), strict=True):
-            with hot.replica.lock:
-                if hot.is_current:
-                    hot.hear_waits(ids, [None if score is None else float(score) for score in found])
-                    hot.end_call(lsn)
-
     def linked(self, by_shard: Sequence[Int64s]) -> None:
         """Apply changed in-links of pages; the caller holds the locks."""
         for hot, ids in zip(self._shards, by_shard, strict=True):
             if hot is not None and len(ids):
                 hot.linked(ids)
-
-    def give_back(self, shard: int, freed: int, ids: Sequence[int]) -> None:
-        """Free pages after a shard's answer to a release: its new `freed` counter, and the released pages."""
-        if ids:
-            self.news += 1
-            with self.crawl.replicas[shard].lock:
-                if (hot := self._current(shard)) is not None:
-                    hot.give_back(ids, freed)
-
-    def renewed(self, ends: Mapping[Lease, int]) -> None:
-        """Note the new ends of leases, in Unix microseconds."""
-        for ((shard, page), _), until_us in ends.items():
-            with self.crawl.replicas[shard].lock:
-                if (hot := self._current(shard)) is not None and hot.order.where[page] == LEASED:
-                    hot.order.hold(np.array([page]), np.array([until_us / MILLION]))
-
-    def hear_freed(self, shard: int) -> None:
-        """Free pages released through other endpoints; mark the shard stale if the list does not cover all of them."""
-        hot = self.shards[shard]
-        self.news += 1
-        released = read_released(self.crawl, shard, hot.freed)
-        if released.pages is None:
-            self.stale.add(shard)
-            return
-        with hot.replica.lock:
-            if hot.is_current:
-                hot.hear_freed(released.pages, released.freed, released.limits)
-
-    def look(self) -> None:
-        """Bring everything up to date with the store, for a peek, which makes no leasing call."""
-        self.prepare()
-        shards = self.shards
-        for shard, counted in enumerate(read_counters(self.crawl, [hot.now() for hot in shards])):
-            with shards[shard].replica.lock:
-                shards[shard].hear_running(counted.running, counted.now, counted.lsn)
-            if counted.freed != shards[shard].freed:
-                self.hear_freed(shard)
-        if self.stale:
-            self.prepare()
 
     def number(self, host: str) -> tuple[int, int] | None:
         """Return the shard of a host and its number there; None if it has no pages."""
@@ -275,25 +231,21 @@ class HotCrawl:
         """Lease no page of a host before a time, in Unix seconds, if it has pages here; a past time ends that."""
         if (place := self.number(host)) is not None:
             keys = self.crawl.shards[place[0]].keys
-            self.crawl.ask([of_call("block", (keys.blocks, keys.freed), host, repr(until))])
+            self.crawl.ask([of_call("block", (keys.blocks, keys.changes, keys.head), host, repr(until))])
 
     def limit(self, host: str, pages: int) -> bool:
         """Limit how many pages of a host are read; 0 removes the limit. Return whether the host has pages."""
         if (place := self.number(host)) is None:
             return False
         keys = self.crawl.shards[place[0]].keys
-        self.crawl.ask([of_call("limit", (keys.limits, keys.freed), host, pages)])
+        self.crawl.ask([of_call("limit", (keys.limits, keys.changes, keys.head), host, pages)])
         return True
 
     # Totals of the crawl.
 
     def running(self) -> int:
-        """Count the active leases that this process knows of."""
-        return sum(hot.running for hot in self.shards)
-
-    def unknown_leases(self) -> int:
-        """Count the leases of other endpoints that were not heard of."""
-        return self.running() - sum(hot.leased() for hot in self.shards)
+        """Count the active leases."""
+        return sum(hot.leased() for hot in self.shards)
 
     def free(self, side: int) -> int:
         """Count the pages of a side that nothing but their hosts holds back."""

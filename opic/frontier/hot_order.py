@@ -61,8 +61,6 @@ class HotOrder:
         self._pages = HostPages()
         self.page_timers, self.host_timers = Timers(), Timers()
         self.revisit_timers = Timers()  # For each page in revisit wait at least one entry, not later than its end.
-        self.leases_ended = 0  # By their time, of those that ran at `leases_counted`, in Unix seconds.
-        self.leases_counted = -np.inf
         self.counts = PageCounts()
         self._indexes = dict[Order, KeyBlocks]()  # What is told of changes.
         self._changed: list[Int64s] = []
@@ -329,7 +327,6 @@ class HotOrder:
             over = ((where == LEASED) | (where == RETRY)) & (self._free.get(ids) <= self.now)
             ids = np.unique(ids[over])
             ends = self._free.get(ids)
-            self.leases_ended += int(np.count_nonzero((self.where[ids] == LEASED) & (ends > self.leases_counted)))
             until = ends + self._retry_seconds
             again = (self.where[ids] == LEASED) & (until > self.now)
             self.hold(ids[again], until[again], RETRY)

@@ -1,13 +1,13 @@
 """A shard's priority order with its leases, retry waits and host delays: a cache, updated incrementally.
 
-The leases, waits and delays are read in full once. After that, answers to our own calls report our leases, refused
-pages report those of other endpoints, the journal reports fetches, and the store keeps a list of released leases. This
-is only a cache: the leasing call in the store decides. Times are Unix seconds by the clock of the shard's server. The
-caller must hold the replica's lock.
+The leases, waits and delays are read in full once. After that, the journal and the stream of changes report what all
+endpoints did, in the order of the server. Answers to our own calls tell it a moment earlier, and also which hosts are
+blocked or at their cap. This is only a cache: the leasing call in the store decides. Times are Unix seconds by the
+clock of the shard's server. The caller must hold the replica's lock.
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -24,14 +24,14 @@ from opic.frontier.requests import FrontierTerms, PolitenessSettings
 from opic.frontier.revisit import RevisitTerms
 from opic.frontier.silent_hosts import SilentHosts
 from opic.model.cash import MILLION
+from opic.replica.changes import Change, ChangeId, Fields
 from opic.replica.effect import Effect
 from opic.replica.replica import Replica
 
+NOTHING: Final = ChangeId(0, 0)
+LEASES_ONLY: Final = {b"n", b"t", b"l"}  # The fields of a change that tells of leases alone, as most do.
 SET_BACK_SECONDS: Final = 60.0  # An answer may arrive late by less; if it is further behind, the clock was set back.
 HELD_SECONDS_MIN: Final = 0.01  # Minimum time before a refused page is requested again, even if clocks differ.
-# Maximum number of failed pages whose back-off is read from the store. The others wait as after a first failure, and
-# are refused then if their back-off is longer.
-UNSURE_MAX: Final = 1_000
 TERMS_PAGES: Final = 1 << 20  # Pages whose revisit time is computed at once.
 
 
@@ -132,15 +132,14 @@ class HotShard:
             retry_seconds=politeness.retry_seconds,
         )
         self._loaded = False
+        self.lost = False  # Whether the held pages and hosts must be read in full again.
         self.called_at = float("-inf")  # When the store was last asked, monotonic.
-        self.freed = -1  # How often pages and hosts were freed early, as far as we heard.
-        self._running = 0  # Active leases of all endpoints, as the store last told, less those that events ended since,
-        self._told = -1  # and up to which record of the journal it knew.
-        self.unsure: list[int] = []  # Failed pages; the store knows how often they failed, hence their back-off.
         self._clock = -np.inf  # The server's time, as last reported, minus our monotonic time. It never runs ahead.
         self.set_back = False  # Whether the server's clock was, by so much that other times of the order are wrong too.
-        self._calls = 0  # Number of calls whose answers are pending.
-        self._fetched: dict[int, tuple[int, float]] = {}  # Pages in the journal since a call began: record, free at.
+        self._loading = False  # Whether the held pages are being read. Then:
+        self._fetched = dict[int, int]()  # Pages that were fetched since that began, by which record,
+        self._unheard = list[Change]()  # and changes since then.
+        self._limits = dict[str, int]()  # How many pages of a host may be read.
         self._full: dict[int, float] = {}  # Hosts at their cap of pages in flight: when free apart from it.
         self._silent: dict[int, float] = {}  # Hosts that fail in a row: until when they rest.
         self._single: dict[int, bool] = {}  # Hosts with an own delay: whether they have one.
@@ -174,26 +173,14 @@ class HotShard:
         timed = [effect.read_page, effect.noted_of("not_before_us")[0], effect.forgotten]
         timed += [effect.state_page] if self.revisit.classes().any() else []
         self.order.note_reads(np.unique(np.concatenate(timed)).astype(np.int64), self.now())
-        failed = effect.failed == 1
-        fetched = np.concatenate((effect.read_page, effect.fetched_page[~failed])).astype(np.int64)
-        waiting = effect.fetched_page[failed].astype(np.int64)
+        fetched = np.concatenate((effect.read_page, effect.fetched_page, effect.forgotten)).astype(np.int64)
         pages, failures = effect.noted_of("failures")
         revived = pages[failures == 0].astype(np.int64)  # By an event that ends failures, or a seed.
         fetched = np.concatenate((fetched, revived[self.order.where[revived] == RETRY]))
-        if effect.lsn > self._told:
-            ended = np.unique(np.concatenate((fetched, waiting)))
-            self._running -= int(np.count_nonzero(self.order.where[ended] == LEASED))
-        self._free(fetched)
-        until = effect.books.time_us / MILLION + self.politeness.retry_seconds
-        if len(waiting):
-            waiting = np.unique(waiting)
-            self.order.hold(waiting, np.full(len(waiting), until), RETRY)
-            self._open_hosts(waiting)
-            self.unsure += waiting[: max(UNSURE_MAX - len(self.unsure), 0)].tolist()
+        self._free(fetched)  # A back-off that begins is the next change.
         self._hear_silence(effect)
-        if self._calls:
-            self._fetched.update((page, (effect.lsn, 0.0)) for page in fetched.tolist())
-            self._fetched.update((page, (effect.lsn, until)) for page in waiting.tolist())
+        if self._loading:
+            self._fetched |= dict.fromkeys(fetched.tolist(), effect.lsn)
 
     def _hear_silence(self, effect: Effect) -> None:
         """Let hosts rest whose failures in a row changed, or end their rest."""
@@ -247,21 +234,64 @@ class HotShard:
 
     # Held pages and hosts.
 
-    def begin_call(self) -> None:
-        """Record what the journal reports from now on, because the answer of the call may be older."""
-        self._calls += 1
+    def hear(self, changes: Sequence[Change]) -> None:
+        """Apply changes; see `tell` in `opic/store/back_offs.lua`."""
+        if self._loading:
+            self._unheard += changes
+            return
+        leases = dict[int, tuple[float, float]]()  # Of entries in a row: page -> end, and when its host is free.
+        for fields, lsn in changes:
+            if not fields.keys() <= LEASES_ONLY:
+                self._hold_leases(leases)
+                leases.clear()
+                self._hear_others(fields, lsn)
+            terms, now = fields.get(b"l", b"").split(), float(fields[b"t"]) / MILLION
+            for end, page, delay_ms in zip(terms[::3], map(int, terms[1::3]), map(int, terms[2::3]), strict=True):
+                if self._is_newer(page, lsn):  # A renewal, without a delay, leaves that of the lease before.
+                    free = now + delay_ms / 1_000 if delay_ms else leases.get(page, (0.0, 0.0))[1]
+                    leases[page] = float(end) / MILLION, free
+        self._hold_leases(leases)
 
-    def end_call(self, lsn: int) -> None:
-        """Apply journal records after `lsn` again: they are newer than the answer that was just applied."""
-        self._calls, self.called_at = self._calls - 1, time.monotonic()
-        for page, (record, free_at) in self._fetched.items():
-            if record > lsn:
-                if free_at:
-                    self.order.hold(np.array([page]), np.array([free_at]), RETRY)
-                else:
-                    self._free(np.array([page]))
-        if not self._calls:
-            self._fetched.clear()
+    def _hear_others(self, fields: Fields, lsn: int) -> None:
+        """Apply a change but for its leases."""
+        self.lost |= b"r" in fields
+        if b"m" in fields:
+            limit, host = fields[b"m"].decode().split(" ")
+            self._limits[host] = int(limit)
+            self.order.changed(self.limits.replace({host: n for host, n in self._limits.items() if n}))
+        released = [page for page in map(int, fields.get(b"f", b"").split()) if self._is_newer(page, lsn)]
+        self._free(np.array(released, np.int64))
+        terms = fields.get(b"w", b"").split()
+        pairs = zip(map(int, terms[1::2]), map(float, terms[::2]), strict=True)
+        waits = {page: end for page, end in pairs if self._is_newer(page, lsn)}
+        if waits:
+            ids = np.array(list(waits), np.int64)
+            self.order.hold(ids, np.array(list(waits.values())), RETRY)
+            self._open_hosts(ids)
+
+    def _hold_leases(self, leases: Mapping[int, tuple[float, float]]) -> None:
+        if not leases:
+            return
+        ids, rests = np.array(list(leases), np.int64), dict[int, float]()
+        self.order.hold(ids, np.array([end for end, _ in leases.values()]))
+        for host, (end, free) in zip(self.replica.host[ids].tolist(), leases.values(), strict=True):
+            if free:
+                rests[host] = max(free, rests.get(host, 0.0))
+            self._rest_silent(host, end, rests)
+        self._rest(rests)
+
+    def _is_newer(self, page: int, lsn: int) -> bool:
+        """Return whether a page is known, and was not fetched after a record while the held pages were read."""
+        return page < len(self.replica) and self._fetched.get(page, 0) <= lsn
+
+    def _rest_silent(self, host: int, end: float, rests: dict[int, float]) -> None:
+        """Let a host that fails in a row rest while its page is leased: an event says whether the host is back."""
+        if host in self._silent:
+            self._full[host], rests[host] = rests.get(host, 0.0), end
+
+    def begin_load(self) -> None:
+        """Keep what comes from now on until `load`: what is read for it may be older."""
+        self._loading, self.lost = True, False
 
     def load(self, held: Held) -> None:
         """Replace everything held by what was read in full from the store."""
@@ -295,65 +325,33 @@ class HotShard:
         seconds = {name: found.revisit_seconds for name, found in held.politeness.items()}
         if self.revisit.set_hosts({k: v for k, v in seconds.items() if v is not None}) or not self._loaded:
             self.note_terms()
-        self._loaded = True
-        self.freed = held.freed
-        self.hear_running(held.running, held.now, self.replica.head.lsn)
-        self.unsure.clear()
+        self._loaded, self._loading, self._limits = True, False, dict(held.limits)
+        self._free(np.array([page for page, lsn in self._fetched.items() if lsn > held.lsn], np.int64))
+        self.hear(self._unheard)
+        self._fetched.clear()
+        self._unheard.clear()
         self.order.settle()
 
-    @property
-    def running(self) -> int:
-        """Active leases of all endpoints: as the store last told, less those known here that ended since."""
-        return max(self._running - self.order.leases_ended, 0)
+    def take(self, ids: Int64s, hosts: Int64s, answer: LeaseAnswer, heard: ChangeId = NOTHING) -> None:
+        """Record which of the requested pages, which are reserved, were leased or refused; free all others.
 
-    def hear_running(self, count: int, now: float, lsn: int) -> None:
-        """Note how many leases ran at a time of the server, in Unix seconds, when it had this record of the journal."""
-        self._running, self._told = count, lsn
-        self.order.leases_ended, self.order.leases_counted = 0, now
-
-    def hear_waits(self, ids: Sequence[int], until: Iterable[float | None]) -> None:
-        """Set the back-off of pages as read from the store; pages without one are free."""
-        for page, end in zip(ids, until, strict=True):
-            if end is None:
-                self._free(np.array([page]))
-            else:
-                self.order.hold(np.array([page]), np.array([end]), RETRY)
-
-    def hear_freed(self, ids: Sequence[int], freed: int, limits: Mapping[str, int] | None = None) -> None:
-        """Free the pages whose leases any endpoint released, which brings us up to the counter value `freed`.
-
-        Args:
-            ids: the pages.
-            freed: the counter.
-            limits: of hosts, if they changed.
+        What was heard of already, up to the change `heard`, is left as it is: it may have ended since.
         """
-        if limits is not None:
-            self.order.changed(self.limits.replace(limits))
-        self._free(np.array([page for page in ids if page < len(self.replica)], np.int64))
-        self.freed = freed
-
-    def give_back(self, ids: Sequence[int], freed: int) -> None:
-        """Free the pages whose leases were released here; the store's counter was `freed` afterwards."""
-        self._free(np.array([page for page in ids if page < len(self.replica)], np.int64))
-        self._running -= len(ids)
-        if freed == self.freed + 1:
-            self.freed = freed
-
-    def take(self, ids: Int64s, hosts: Int64s, answer: LeaseAnswer) -> None:
-        """Record which of the requested pages, which are reserved, were leased or refused; free all others."""
+        self.called_at = time.monotonic()
+        fresh = ChangeId.parse(answer.change) > heard
         now, soon = answer.now_us / MILLION, answer.now_us / MILLION + HELD_SECONDS_MIN
         self.hear_time(now)
         ours = self.now()  # Ahead of the server's time if its clock was set back.
-        page_until, leased = np.zeros(len(ids)), np.zeros(len(ids), np.bool_)
+        page_until, leased, done = np.zeros(len(ids)), np.zeros(len(ids), np.bool_), np.zeros(len(ids), np.bool_)
         single = np.unique(hosts[self.order.single[hosts]]).tolist()
         rests: dict[int, float] = {host: self._silent.get(host, 0.0) for host in single}
         for page in answer.granted:
-            page_until[page.place], leased[page.place] = page.until_us / MILLION, True
+            page_until[page.place], leased[page.place] = page.until_us / MILLION, fresh
+            done[page.place] = not fresh
             host = int(hosts[page.place])
             if page.delay_seconds:
                 rests[host] = now + page.delay_seconds
-            if host in self._silent:  # Until an event of the page says whether its host is back.
-                self._full[host], rests[host] = rests[host], page.until_us / MILLION
+            self._rest_silent(host, page.until_us / MILLION, rests)
         for refused in answer.refused:
             until = max(refused.until_us / MILLION, soon)
             if until <= ours:  # Else it would be requested again and again.
@@ -367,12 +365,12 @@ class HotShard:
                 page_until[refused.place], leased[refused.place] = until - self.politeness.retry_seconds, True
             else:
                 page_until[refused.place] = until
-        held = leased | (page_until > 0)
+        held = leased | done | (page_until > 0)
         self.order.hold(ids[leased], page_until[leased])
-        self.order.hold(ids[held & ~leased], page_until[held & ~leased], RETRY)
+        waits = held & ~leased & ~done
+        self.order.hold(ids[waits], page_until[waits], RETRY)
         self.order.release(ids[~held])
         self._rest(rests)
-        self.hear_running(answer.running, now, answer.head.lsn)
 
     def _rest(self, until: dict[int, float]) -> None:
         if until:
@@ -385,7 +383,9 @@ class HotShard:
             return int(self.order.counts.totals[2 * page_counts.FREE + side])
 
     def leased(self) -> int:
-        """Return the number of leased pages known here."""
+        """Count the leased pages, of all endpoints; a lease whose time is over counts until the next choice."""
+        with self.replica.lock:
+            self.order.settle()
         return int(self.order.counts.totals[2 * page_counts.LEASED :][:2].sum())
 
     def held_count(self) -> int:

@@ -45,12 +45,11 @@ class RefusedPage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaseAnswer:
-    """A shard's answer. Pages in neither list were not examined: all quotas were met, or `freed` was another."""
+    """A shard's answer. Pages in neither list were not examined: all quotas were met, or a backup is being restored."""
 
     now_us: int
     head: Head
-    freed: int  # How often pages or hosts were freed early: a counter of the shard.
-    running: int  # Number of active leases, including these.
+    change: bytes  # The id of the entry in the stream of changes that tells of it; b"" if nothing changed.
     granted: list[Granted]
     refused: list[RefusedPage]
     metas: dict[int, bytes]  # The packed metadata of those granted that have some, by place.
@@ -59,12 +58,11 @@ class LeaseAnswer:
     @classmethod
     def parse(cls, answer: Sequence[Any]) -> "LeaseAnswer":
         """Parse the answer of the call."""
-        now_us, (lsn, digest, freed, _), running, granted, refused, metas = answer
+        now_us, (lsn, digest), change, granted, refused, metas = answer
         return cls(
             now_us,
             head_of((lsn or None, digest or None)),
-            int(freed),
-            running,
+            change,
             [
                 Granted(flat[i] - 1, quota, flat[i + 1], flat[i + 2] / 1_000)
                 for quota, flat in enumerate(granted)
@@ -84,7 +82,6 @@ def lease_command(
     politeness: PolitenessSettings,
     pages: Sequence[tuple[int, str]],
     quotas: Sequence[Quota],
-    freed: int | None = None,
 ) -> list[Any]:
     """Return the command that ends expired leases and leases pages of a shard.
 
@@ -93,9 +90,8 @@ def lease_command(
         politeness: host delay, retry delay and host cap.
         pages: id and host of each page, in the order in which to hand them out; spare pages last.
         quotas: the first quota gets the first free pages, and so on.
-        freed: if given, lease nothing if the shard's counter of early releases is another.
     """
-    names = [keys.leases, keys.waits, keys.fails, keys.hosts, keys.freed, keys.polite, keys.crawl_delays]
+    names = [keys.leases, keys.waits, keys.fails, keys.hosts, keys.changes, keys.polite, keys.crawl_delays]
     names += [keys.flights, keys.flight_ends, keys.head, keys.page_meta, keys.holders, keys.blocks]
     blob = [
         [term for quota in quotas for term in (quota.pages, quota.seconds)],
@@ -103,7 +99,6 @@ def lease_command(
         [host for _, host in pages],
         [quota.crawler for quota in quotas],
         [quota.host_pages for quota in quotas],
-        None if freed is None else b"%d" % freed,
     ]
     terms = (politeness.retry_seconds, politeness.host_delay_seconds, politeness.host_in_flight)
     packed = msgpack.packb(blob, use_bin_type=False)

@@ -50,20 +50,15 @@ class Lease(NamedTuple):
         return lease if secrets.compare_digest(lease.token(crawl), token) else None
 
 
-def release_leases(crawl: Crawl, leases: Iterable[Lease]) -> list[tuple[int, int, list[int]]]:
-    """Release leases in the store.
-
-    Returns:
-        For each call: the shard, its new `freed` counter, and the pages of the leases that were still active.
-    """
+def release_leases(crawl: Crawl, leases: Iterable[Lease]) -> int:
+    """Release leases in the store; return how many of them were still active."""
     asked = _by_shard(leases)
     commands = []
     for shard, some in asked:
         keys, pairs = crawl.shards[shard].keys, [term for (_, page), until_us in some for term in (page, until_us)]
-        names = (keys.leases, keys.freed, keys.released, keys.waits, keys.holders, keys.renewed)
+        names = (keys.leases, keys.changes, keys.head, keys.waits, keys.holders, keys.renewed)
         commands.append(of_call("release", names, *pairs))
-    answers = crawl.ask(commands) if commands else []
-    return [(shard, freed, list(map(int, ids))) for (shard, _), (freed, ids) in zip(asked, answers, strict=True)]
+    return sum(map(len, crawl.ask(commands))) if commands else 0
 
 
 def renew_leases(crawl: Crawl, leases: Iterable[Lease], seconds: float) -> dict[Lease, int]:
@@ -80,7 +75,7 @@ def renew_leases(crawl: Crawl, leases: Iterable[Lease], seconds: float) -> dict[
         keys, replica = crawl.shards[shard].keys, crawl.replicas[shard]
         with replica.lock:
             hosts = [replica.hosts.names[int(replica.host[page])] for (_, page), _ in some]
-        names = (keys.leases, keys.renewed, keys.flights, keys.flight_ends)
+        names = (keys.leases, keys.renewed, keys.flights, keys.flight_ends, keys.changes, keys.head)
         terms = [
             term for ((_, page), until_us), host in zip(some, hosts, strict=True) for term in (page, until_us, host)
         ]

@@ -3,8 +3,7 @@
 Requests that arrive at the same time are answered together: the replicas catch up, pages are chosen for all requests in
 the order of their keys over all shards, and one pipeline asks each shard to lease its own pages. That call alone
 decides, and checks each page's lease, back-off and host again; so any number of endpoints may hand out pages. The order
-is that of a moment ago, when the replicas caught up. What a call refuses teaches what other endpoints lease, and its
-answer tells whether they released pages.
+is that of a moment ago, when the replicas caught up, and with them what other endpoints leased and released.
 """
 
 import logging
@@ -40,7 +39,6 @@ SPARE_DOUBLED_MAX: Final = 5  # each turn, up to this many times.
 IDLE_SECONDS: Final = 1.0  # On a large store, after this long a call includes shards that none of its pages is in.
 PAGES_A_CALL: Final = 500  # Such a call blocks the server for less than 5 ms.
 PAGES_TOGETHER: Final = 2_000  # Requests for more pages in total are answered one after the other.
-PATIENT_TURNS: Final = 4  # Turns that wait for the news of other endpoints; then we choose by what we know.
 TURNS_MAX: Final = 200  # Maximum number of turns of one call; it then answers with the pages it has.
 log = logging.getLogger("opic.frontier")
 
@@ -95,7 +93,7 @@ class FrontierScheduler:
         orders = self._orders.of([request])
         with self._locked():
             self.choices.use(orders)
-            self.hot.look()
+            self.hot.prepare()
             picked = self.choices.pick(request.choice(request.mode, request.hosts), request.n)
             held = self._answers.held(request, empty=not len(picked))
             order = self._order_of(request.mode)
@@ -238,19 +236,14 @@ class FrontierScheduler:
             spare = min(2 * self._refused, CANDIDATES_SPARE) << min(turn, SPARE_DOUBLED_MAX)
             loads = [hot.loads for hot in self.hot.shards]
             calls = self._choose(missing, spare, idle=idle)
-            if not turn:  # Call the other shards too, to hear of released pages and to end expired leases.
+            if not turn:  # Call the other shards too, to end expired leases.
                 asked, now = {call.shard for call in calls}, time.monotonic()
                 small = self.hot.is_small()
                 others = [at for at, hot in enumerate(self.hot.shards) if small or now - hot.called_at >= IDLE_SECONDS]
                 calls += [ShardCall(shard) for shard in others if shard not in asked]
             if not calls:
                 break
-            if freed := self._ask(calls, loads, patient=turn < PATIENT_TURNS):
-                for shard in freed:
-                    self.hot.hear_freed(shard)
-                self.hot.prepare()
-                for part in parts:
-                    part.over, part.cut = False, part.cut if part.granted else None
+            self._ask(calls, loads)
 
     def _choose(self, parts: Sequence[RequestPart], spare: int, *, idle: bool) -> list[ShardCall]:
         """Choose pages for all parts, part by part, and some spare ones; hold them until the answer arrives."""
@@ -315,10 +308,8 @@ class FrontierScheduler:
                 if hot.is_current:
                     hot.order.reserve(mine.ids, mine.hosts)
 
-    def _ask(self, calls: Sequence[ShardCall], loads: Sequence[int], *, patient: bool) -> set[int]:
-        """Lease the chosen pages in the store; return the shards where pages were released, or limits set, elsewhere.
-
-        With `patient`, nothing of such shards is leased.
+    def _ask(self, calls: Sequence[ShardCall], loads: Sequence[int]) -> None:
+        """Lease the chosen pages in the store.
 
         Raises:
             Outdated: a replica was reloaded since its load count was one of `loads`.
@@ -328,7 +319,6 @@ class FrontierScheduler:
             with hot.replica.lock:
                 if not (hot.is_current and hot.loads == loads[call.shard]):  # The ids may mean other pages now.
                     raise Outdated
-                hot.begin_call()
                 names = hot.replica.hosts.names
             quotas = [
                 Quota(count, part.request.seconds, part.request.crawler, part.request.host_pages or 1)
@@ -336,9 +326,9 @@ class FrontierScheduler:
             ]
             pages = [(page.id, names[page.host]) for page in call.pages]
             keys = self.crawl.shards[call.shard].keys
-            commands.append(lease_command(keys, self.terms.politeness, pages, quotas, hot.freed if patient else None))
+            commands.append(lease_command(keys, self.terms.politeness, pages, quotas))
         answers = [LeaseAnswer.parse(answer) for answer in self.crawl.ask(commands)]
-        called, freed = time.monotonic(), set[int]()
+        called = time.monotonic()
         self._refused = sum(len(answer.refused) for answer in answers)
         self.refusals += self._refused
         for call, hot, answer in zip(calls, hots, answers, strict=True):
@@ -346,12 +336,8 @@ class FrontierScheduler:
             with hot.replica.lock:
                 if not hot.is_current:
                     continue
-                hot.take(call.ids, call.hosts, answer)
-                hot.end_call(answer.head.lsn)
-            if answer.freed != hot.freed:
-                freed.add(call.shard)
+                hot.take(call.ids, call.hosts, answer, self.hot.heard(call.shard))
         self._grant(calls, self._without_early(calls, answers, called))
-        return freed
 
     def _without_early(
         self, calls: Sequence[ShardCall], answers: Sequence[LeaseAnswer], called: float
@@ -379,7 +365,7 @@ class FrontierScheduler:
                 Lease((call.shard, call.pages[page.place].id), page.until_us) for page, soon in pages if soon
             ]
             kept.append(replace(answer, granted=[page for page, soon in pages if not soon]))
-        self._take_back(early_leases)
+        release_leases(self.crawl, early_leases)
         return kept
 
     def _grant(self, calls: Sequence[ShardCall], answers: Sequence[LeaseAnswer]) -> None:
@@ -449,22 +435,11 @@ class FrontierScheduler:
 
     def release(self, leases: Sequence[Lease]) -> int:
         """Release leases; return how many of them were still active."""
-        with self._lock:
-            return self._take_back(leases)
+        return release_leases(self.crawl, leases)
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Mapping[Lease, int]:
         """Extend leases to this many seconds from now; return the new ends of those that still run."""
-        with self._lock:
-            ends = renew_leases(self.crawl, leases, seconds)
-            self.hot.renewed(ends)
-        return ends
-
-    def _take_back(self, leases: Sequence[Lease]) -> int:
-        count = 0
-        for shard, freed, ids in release_leases(self.crawl, leases):
-            self.hot.give_back(shard, freed, ids)
-            count += len(ids)
-        return count
+        return renew_leases(self.crawl, leases, seconds)
 
 
 def _end(worths: Sequence[float], at: int, count: int, least: float) -> int:

@@ -105,8 +105,8 @@ class StepCalls:
             "since": since,
         }
         names = {keys.head, keys.journal, keys.books, keys.offsets, keys.dead, keys.leases, keys.waits, keys.fails}
-        names |= {keys.sent, keys.seen, keys.page_meta, keys.metrics, keys.urls, *map(keys.outbox, batch.outboxes)}
-        names |= {keys.known_since} if since else set()
+        names |= {keys.changes, keys.sent, keys.seen, keys.page_meta, keys.metrics, keys.urls}
+        names |= {*map(keys.outbox, batch.outboxes), *([keys.known_since] if since else [])}
         names |= set(keys.of_pages()) if forgotten else {keys.holders} if senders else set()
         packed = msgpack.packb(blob, use_bin_type=False)
         terms = head.lsn, head.digest, effect.lsn, effect.digest, record, retry_seconds, packed, waits_max

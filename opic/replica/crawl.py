@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -23,6 +23,7 @@ from opic.errors import StoreDamaged, StoreError, StoreUnavailable, UrlMissing
 from opic.model.books import Books, BooksAudit
 from opic.model.cash import FORGOTTEN
 from opic.model.ledger_page import COLUMNS, LedgerPage
+from opic.replica.changes import Changes
 from opic.replica.crawl_audit import CrawlAudit
 from opic.replica.crawl_shards import CrawlShards
 from opic.replica.effect import Head
@@ -146,6 +147,16 @@ class Crawl(CrawlShards):
         self.follow()
         with self._turn:  # So it goes back only with the clock.
             self.shown_from = self.as_of
+
+    def begin_changes(self, changes: Mapping[int, Changes]) -> None:
+        """Follow the changes of shards from now on, and their journals up to now; see `opic.replica.changes`."""
+        with self._following:
+            marks = self.ask([["XADD", self.shards[shard].keys.changes, "*", "n", 0, "t", 0] for shard in changes])
+            for (shard, one), mark in zip(changes.items(), marks, strict=True):
+                if one not in (following := self._followers[shard].changes):
+                    following.append(one)
+                one.begin(mark)
+            catch_up(self.client, self._followers)
 
     @property
     def is_large(self) -> bool:

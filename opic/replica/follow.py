@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from opic.errors import BeingRestored, StoreDamaged, StoreUnavailable
 from opic.memory import give_back_what_is_free
+from opic.replica.changes import Changes
 from opic.replica.checkpoint import URLS_A_FIELD, Loading, blocks_of, fields_of, lsn_of, url_field
 from opic.replica.effect import Effect, Head
 from opic.replica.packed_lines import pack_lines, unpack_urls
@@ -39,6 +40,7 @@ class Follower:
     def __init__(self, client: Client, keys: Keys, replica: Replica) -> None:
         """Follow with a replica that is at genesis or where another follower left it."""
         self.client, self.keys, self.replica = client, keys, replica
+        self.changes = list[Changes]()  # What else is read, by whom, beside the journal.
         self._entry_bytes = 64 << 10  # Moving average of entry sizes.
         self._loaded = False
         self._forked = False  # Whether the last load found a record whose digest the next record does not name.
@@ -49,13 +51,15 @@ class Follower:
     def commands(self) -> list[list[Any]]:
         """Return the commands that follow the journal: read the head, then the next entries, which may be newer.
 
-        Every TAIL_LOOK_BYTES, a third command reads the journal's first entry.
+        Changes are read after the journal: all are there that came before its last entry. Every TAIL_LOOK_BYTES, the
+        last command reads the journal's first entry.
         """
         count = max(1, min(ENTRIES_MAX, ENTRY_BYTES_AIM // self._entry_bytes))
         asked: list[list[Any]] = [
             ["HMGET", self.keys.head, "lsn", "digest"],
             ["XRANGE", self.keys.journal, f"({self.replica.head.lsn}-0", "+", "COUNT", count],
         ]
+        asked += [["XRANGE", one.key, one.last, "+"] for one in self.changes if one.last is not None]
         if self._tail_bytes >= TAIL_LOOK_BYTES:
             asked.append(["XRANGE", self.keys.journal, "-", "+", "COUNT", 1])
         return asked
@@ -69,6 +73,12 @@ class Follower:
         stored_head, entries, *first = answers
         head, replica = head_of(stored_head), self.replica
         with replica.following():
+            read = [one for one in self.changes if one.last is not None]
+            for one, changed in zip(read, first, strict=False):
+                if len(changed) != 1 or changed[0][0] != one.last:  # Mostly there are none after the last.
+                    one.take(changed)
+            del first[: len(read)]
+            news = [one for one in self.changes if one.waiting]
             if not self._loaded:
                 if head != replica.head:
                     return self._reload("")
@@ -83,11 +93,15 @@ class Follower:
                     return self._reload(f"record {name.decode()} does not follow {replica.head.lsn}")
                 if effect.restored:  # Even if it follows: the rest of the store may be of another time.
                     return self._reload("a backup was restored")
+                for one in news:
+                    one.hear(effect.lsn - 1)
                 replica.apply(effect)
                 self._entry_bytes += (len(fields[b"r"]) - self._entry_bytes) // 8
                 self._tail_bytes += len(fields[b"r"])
             if head.lsn == replica.head.lsn and head != replica.head:
                 return self._reload(f"record {head.lsn} is not the one that the head names")
+            for one in news:
+                one.hear(replica.head.lsn)
             if first:
                 self._shorten_tail(first[0])
             return replica.head.lsn >= head.lsn

@@ -11,6 +11,33 @@ local FORGET_SECONDS = 86400        -- A page is forgotten in `waits` and `fails
 local FORGOTTEN_MAX = 1000          -- Pages forgotten in one call, and one more for each that fails.
 local WAITS_MAX = 250000            -- Pages in `waits`, for a caller that names no limit.
 
+local TOLD_MAX = 2000
+
+-- Tell the endpoints what a call changes of pages and hosts, apart from what its record in the journal tells. Fields:
+--   n  LSN of the head at that time: the change comes after that record and before the next
+--   t  time (us)
+--   l  leases: end (us), page, delay (ms) of its host from then on; ..
+--   w  back-offs: end (s), page; ..
+--   f  pages whose leases were released
+--   m  limit of a host: pages, host
+--   r  what hosts may do has changed otherwise: everything is to be read again
+-- An endpoint that finds the last entry that it has read gone reads everything again. Returns the entry's id.
+local function tell(keys, now, lsn, ...)
+  return redis.call('XADD', keys.changes, 'MAXLEN', '~', TOLD_MAX, '*', 'n', lsn, 't', string.format('%.0f', now), ...)
+end
+
+-- A function that tells of changes: refused before it writes anything where the keys for that are not passed.
+local function telling(call)
+  return by_name(function(keys, args)
+    if not keys.changes or not keys.head then return redis.error_reply('OPICARGS expected changes and head') end
+    return call(keys, args)
+  end)
+end
+
+local function head_lsn(keys)
+  return redis.call('HGET', keys.head, 'lsn') or '0'
+end
+
 local function retry_of(times, retry)
   return math.min(retry * 2 ^ math.min(times - 1, 30), BACK_OFF_SECONDS_MAX)
 end
@@ -22,7 +49,9 @@ end
 -- Count a failed fetch. The page waits, from `from` (seconds), twice as long each time; or for `asked` seconds.
 local function back_off(keys, id, from, retry, asked)
   local times = redis.call('HINCRBY', keys.fails, id, 1)
-  redis.call('ZADD', keys.waits, string.format('%.6f', from + (asked or retry_of(times, retry))), id)
+  local till = string.format('%.6f', from + (asked or retry_of(times, retry)))
+  redis.call('ZADD', keys.waits, till, id)
+  return till
 end
 
 -- Forget pages whose back-off has been over for a day. If there are more than `waits_max`, also forget those whose
@@ -127,11 +156,22 @@ end_waits = function(keys, ids)
   end
 end
 
+-- Members with their scores: score member, .. as text. Others are left out.
+local function scores_text(key, members, behind)
+  local told = {}
+  in_chunks(members, function(first, ...)
+    for i, score in ipairs(redis.call('ZMSCORE', key, ...)) do
+      if score then told[#told + 1] = score .. ' ' .. members[first + i - 1] .. behind end
+    end
+  end)
+  return table.concat(told)
+end
+
 -- A fetch ends the page's lease, whoever reports it, unless it belongs to an earlier lease of the page. A failure starts
 -- a back-off, which doubles each time, up to a day, unless its event asks for another wait: {number of the fetch,
--- seconds, ..}.
-end_leases = function(keys, fetches, senders, retry, waits_max, asked)
-  local ids, ended, well, failures, now, waits = {}, {}, {}, 0, now_us(), {}
+-- seconds, ..}. `lsn` is that of the record.
+end_leases = function(keys, fetches, senders, retry, waits_max, asked, lsn)
+  local ids, ended, well, failed_ids, late_ids, now, waits = {}, {}, {}, {}, {}, now_us(), {}
   for i = 1, #asked, 2 do waits[asked[i]] = asked[i + 1] end
   for i = 1, #fetches, 3 do ids[#ids + 1] = string.format('%.0f', fetches[i]) end
   if #ids == 0 then return end
@@ -156,13 +196,13 @@ end_leases = function(keys, fetches, senders, retry, waits_max, asked)
     elseif entry then
       held[id] = plain_end  -- Its next event in this batch finds no lease.
     end
-    if not late then ended[#ended + 1] = id end
+    if late then late_ids[#late_ids + 1] = id else ended[#ended + 1] = id end
     if not failed then
       well[#well + 1] = id
     elseif not late then  -- The failure of a late one was counted when its lease expired.
       clear()
       back_off(keys, id, fetches[3 * i], retry, waits[i])
-      failures, waiting = failures + 1, true
+      failed_ids[#failed_ids + 1], waiting = id, true
     end
   end
   clear()
@@ -173,17 +213,20 @@ end_leases = function(keys, fetches, senders, retry, waits_max, asked)
     if type(entry) == 'table' and entry[1] ~= 0 then held[id] = nil end  -- All events were late: its lease runs on.
   end
   end_holders(keys, held, now)
-  if failures > 0 then forget_waits(keys, now, waits_max, FORGOTTEN_MAX + failures) end
+  if #failed_ids > 0 then forget_waits(keys, now, waits_max, FORGOTTEN_MAX + #failed_ids) end
+  if #failed_ids + #late_ids > 0 then
+    tell(keys, now, lsn, 'w', scores_text(keys.waits, failed_ids, ' '), 'l', scores_text(keys.leases, late_ids, ' 0 '))
+  end
 end
 
--- End expired leases, up to 1,000 per call; each counts as a failed fetch.
+-- End expired leases, up to 1,000 per call; each counts as a failed fetch. Returns the back-offs {end, id, ..}.
 local function sweep(keys, now, retry, waits_max)
   local text = string.format('%.0f', now)
   local over = redis.call('ZRANGE', keys.leases, '-inf', text, 'BYSCORE', 'LIMIT', 0, SWEPT_MAX, 'WITHSCORES')
-  local ids = {}
+  local ids, waits = {}, {}
   for i = 1, #over, 2 do
     ids[#ids + 1] = over[i]
-    back_off(keys, over[i], over[i + 1] / 1000000, retry)
+    waits[i], waits[i + 1] = back_off(keys, over[i], over[i + 1] / 1000000, retry), over[i]
   end
   if #ids > 0 then
     redis.call('ZREM', keys.leases, unpack(ids))
@@ -201,4 +244,5 @@ local function sweep(keys, now, retry, waits_max)
     redis.call('HDEL', keys.flights, unpack(landed))
     redis.call('ZREM', keys.flightends, unpack(landed))
   end
+  return waits
 end

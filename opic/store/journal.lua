@@ -66,7 +66,7 @@ local function closed(meta, era)
 end
 
 -- opic_5_step: append the effect of a batch of events to the journal, exactly once and atomically.
---   KEYS head journal books offsets dead leases waits fails sent seen pagemeta metrics urls, outboxes ..; since if it
+--   KEYS head journal books offsets dead leases waits fails changes sent seen pagemeta metrics urls, outboxes ..; since if it
 --     gets entries; holders if there are senders; all keys of pages if pages are forgotten
 --   ARGV expected-lsn expected-digest new-lsn new-digest record retry-seconds blob most-pages-in-waits letter-bytes-max
 --     meta-bytes-max
@@ -158,7 +158,7 @@ local function check_step(keys, args, blob)
   end
   local hold = own(blob.advances) and held(keys.offsets)
   if hold then return {'PAUSED', hold} end
-  if #blob.forgotten > 0 and not all_of_pages(keys) or #blob.since > 0 and not keys.since
+  if not keys.changes or #blob.forgotten > 0 and not all_of_pages(keys) or #blob.since > 0 and not keys.since
     or (keys.holders or #blob.senders > 0) and (not keys.holders or #blob.senders ~= #blob.fetches / 3 * 2) then
     return redis.error_reply('OPICARGS keys do not match blob')
   end
@@ -193,7 +193,7 @@ local function step(keys, args)
   redis.call('HSET', keys.head, 'lsn', args[3], 'digest', args[4])
   for i = 1, #blob.advances, 3 do redis.call('HSET', keys.offsets, blob.advances[i], blob.advances[i + 2]) end
   redis.call('HSET', keys.books, unpack(blob.totals))
-  end_leases(keys, blob.fetches, blob.senders, tonumber(args[6]), tonumber(args[8]), blob.asked)
+  end_leases(keys, blob.fetches, blob.senders, tonumber(args[6]), tonumber(args[8]), blob.asked, args[3])
   end_waits(keys, blob.revived)
   keep_letters(keys, blob.letters, tonumber(args[9]))
   for i = 1, #blob.outboxes, 4 do

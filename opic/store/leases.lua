@@ -1,8 +1,6 @@
 -- Leases and politeness: the server side of opic/frontier. This file, journal.lua and back_offs.lua are one library; keys.py
 -- describes the keys. Times are those of the server, so that several endpoints agree.
 
-local RELEASED_MAX = 10000
-
 -- A finite number of 0 or more; nil if a text is none.
 local function amount(text)
   local number = tonumber(text)
@@ -47,13 +45,13 @@ end
 
 -- opic_5_lease: end expired leases, then lease pages, in the given order, each to one crawler. The caller chose them
 -- from a replica; this function only checks leases, waits and hosts.
---   KEYS leases waits fails hosts freed polite crawldelays flights flightends head pagemeta holders blocks
+--   KEYS leases waits fails hosts changes polite crawldelays flights flightends head pagemeta holders blocks
 --   ARGV retry-seconds delay-seconds cap blob most-pages-in-waits
 --   blob = {requests {n, seconds, ..}, ids, hosts, for each request: digest of its crawler's name or '', for each request:
---     how many pages a host with a delay may give it, expected freed or nil}
--- A request is one for n pages, leased for `seconds`; it gets the next pages that are free. If pages or limits changed
--- elsewhere, so that `freed` is not as expected, or while the store is being restored, nothing is leased.
--- Returns {now, {lsn, digest, freed, leases}, running leases, for each request granted {place, end, delay in ms, ..},
+--     how many pages a host with a delay may give it}
+-- A request is one for n pages, leased for `seconds`; it gets the next pages that are free. While the store is being
+-- restored, nothing is leased.
+-- Returns {now, {lsn, digest}, id of the entry in `changes` or '', for each request granted {place, end, delay in ms, ..},
 --   refused {place, what, until, ..}, {place, metadata, -place, name, ..} of the granted pages that have some}; what: 1 the page is
 --   leased, 2 its host is blocked or its delay has not passed, 3 its host has reached its limit of pages in flight, until
 --   the first of their leases ends, 4 the page is backing off.
@@ -159,21 +157,26 @@ local function take_requests(requests, crawlers, each)
   return true
 end
 
+-- Tell of new leases {'end id delay', ..} and of back-offs {end, id, ..}; '' if there are none.
+local function take_tell(keys, now, lsn, told, waits)
+  if #told + #waits == 0 then return '' end
+  if #waits == 0 then return tell(keys, now, lsn, 'l', table.concat(told, ' ')) end
+  return tell(keys, now, lsn, 'l', table.concat(told, ' '), 'w', table.concat(waits, ' '))
+end
+
 local function take(keys, args)
   local retry, delay, cap, waits_max = amount(args[1]), amount(args[2]), amount(args[3]), amount(args[5])
-  local requests, ids, names, crawlers, each, known = unpack(cmsgpack.unpack(args[4]), 1, 6)
+  local requests, ids, names, crawlers, each = unpack(cmsgpack.unpack(args[4]), 1, 5)
   if not (retry and delay and cap and waits_max) then return redis.error_reply('OPICARGS expected numbers') end
   if not take_requests(requests, crawlers, each) then return redis.error_reply('OPICARGS expected requests') end
   ids = take_ids(ids, names)
   if not ids then return redis.error_reply('OPICARGS expected pages') end
 
   local now, there = now_us(), redis.call('HMGET', keys.head, 'lsn', 'digest')
-  local restoring, freed = there[2] == 'restoring', redis.call('HGET', keys.freed, 'n') or '0'
-  if not restoring then sweep(keys, now, retry, waits_max) end
-  if restoring or (known and known ~= freed) then ids = {} end
-  local running = redis.call('ZCOUNT', keys.leases, '(' .. string.format('%.0f', now), '+inf')
+  if there[2] == 'restoring' then return {now, {there[1] or '', there[2]}, '', {}, {}, {}} end
+  local waits = sweep(keys, now, retry, waits_max)
 
-  local granted, refused, out = {}, {}, {}
+  local granted, refused, out, told = {}, {}, {}, {}
   local plan = {pages = {}, next_of = {}, flying = {}, given = {}, unblocked = {}, each = each}
   plan.leases, plan.waits, plan.hosts = scores_of(keys.leases, ids), scores_of(keys.waits, ids), scores_of(keys.hosts, names)
   plan.some_blocks = redis.call('EXISTS', keys.blocks) == 1
@@ -196,6 +199,7 @@ local function take(keys, args)
       page[at + 1], page[at + 2], page[at + 3] = i, until_us, math.ceil(host_delay * 1000)
       left = left - 1
       out[#out + 1], out[#out + 2] = until_text, id
+      told[#told + 1] = until_text .. ' ' .. id .. ' ' .. page[at + 3]
       plan.pages[id] = crawler_of(crawlers[request])
       if host_delay > 0 then take_delay(plan, host, now / 1000000 + host_delay, request) end
       if flying then
@@ -205,8 +209,8 @@ local function take(keys, args)
     end
   end
   take_write(keys, out, plan, now)
-  local stamp = {there[1] or '', there[2] or '', freed, redis.call('ZCARD', keys.leases)}
-  return {now, stamp, running + #out / 2, granted, refused, take_metas(keys.pagemeta, granted, ids)}
+  local change = take_tell(keys, now, there[1] or '0', told, waits)
+  return {now, {there[1] or '', there[2] or ''}, change, granted, refused, take_metas(keys.pagemeta, granted, ids)}
 end
 
 -- opic_5_held: read a sorted set in parts.  KEYS set   ARGV least ('-inf' or '(' score), count, members, scores
@@ -234,18 +238,6 @@ local function held_part(keys, args)
   return {table.concat(members, '\n'), table.concat(scores)}
 end
 
--- Record released pages, for other endpoints that cache them as leased. All pages of a call are kept, or none.
-local function note_released(freed, released, ids)
-  local n = redis.call('HINCRBY', freed, 'n', 1)
-  for i = 1, #ids do redis.call('ZADD', released, n, ids[i]) end
-  local over = redis.call('ZCARD', released) - RELEASED_MAX
-  if over > 0 then
-    local last = redis.call('ZRANGE', released, over - 1, over - 1, 'WITHSCORES')[2]
-    redis.call('ZREMRANGEBYSCORE', released, '-inf', last)
-    redis.call('HSET', freed, 'whole', last)
-  end
-end
-
 -- The present end of a lease, given the end that it was granted with; nil if it does not run any more.
 local function present_end(keys, id, granted, now)
   local score = tonumber(redis.call('ZSCORE', keys.leases, id) or nil)
@@ -262,11 +254,11 @@ local function are_leases(args, first, of)
   return true
 end
 
--- opic_5_renew: set when leases end.  KEYS leases renewed flights flightends   ARGV seconds id until-us host ..
+-- opic_5_renew: set when leases end.  KEYS leases renewed flights flightends changes head   ARGV seconds id until-us host ..
 -- Only leases that still run are renewed. Returns {new end, {1 or 0 for each}}.
 local function renew(keys, args)
   if not amount(args[1]) or not are_leases(args, 2, 3) then return redis.error_reply('OPICARGS expected leases') end
-  local now, done = now_us(), {}
+  local now, done, told = now_us(), {}, {}
   local until_us = math.floor(now + tonumber(args[1]) * 1000000)
   local text = string.format('%.0f', until_us)
   redis.call('ZREMRANGEBYSCORE', keys.renewed, '-inf', string.format('%.0f', now))
@@ -276,6 +268,7 @@ local function renew(keys, args)
     done[#done + 1] = last and 1 or 0
     local packed = last and redis.call('HGET', keys.flights, host)
     if last then
+      told[#told + 1] = text .. ' ' .. id .. ' 0'
       redis.call('ZADD', keys.leases, text, id)
       redis.call('ZADD', keys.renewed, text, id .. '-' .. args[i + 1])
     end
@@ -288,12 +281,13 @@ local function renew(keys, args)
       redis.call('ZADD', keys.flightends, 'GT', text, host)
     end
   end
+  if #told > 0 then tell(keys, now, head_lsn(keys), 'l', table.concat(told, ' ')) end
   return {until_us, done}
 end
 
--- opic_5_release: release leases of pages that were not fetched.  KEYS leases freed released waits holders renewed
+-- opic_5_release: release leases of pages that were not fetched.  KEYS leases changes head waits holders renewed
 --   ARGV id until-us ..
--- Only leases that still run are released. Returns the new count of `freed` and the released pages.
+-- Only leases that still run are released. Returns the released pages.
 local function release(keys, args)
   if not are_leases(args, 1, 2) then return redis.error_reply('OPICARGS expected leases') end
   local released, now = {}, now_us()
@@ -303,12 +297,12 @@ local function release(keys, args)
       released[#released + 1] = args[i]
     end
   end
-  if #released > 0 then note_released(keys.freed, keys.released, released) end
-  end_holders({waits = keys.waits, holders = keys.holders}, read_holders(keys.holders, released), now)
-  return {tonumber(redis.call('HGET', keys.freed, 'n') or 0), released}
+  if #released > 0 then tell(keys, now, head_lsn(keys), 'f', table.concat(released, ' ')) end
+  end_holders(keys, read_holders(keys.holders, released), now)
+  return released
 end
 
--- opic_5_polite: replace all rules for hosts.  KEYS polite freed   ARGV host rule ..
+-- opic_5_polite: replace all rules for hosts.  KEYS polite changes head   ARGV host rule ..
 local function polite(keys, args)
   if #args % 2 ~= 0 then return redis.error_reply('OPICARGS a rule for each host') end
   for i = 2, #args, 2 do
@@ -319,7 +313,7 @@ local function polite(keys, args)
   local before = redis.call('HGETALL', keys.polite)
   for i = 1, #before, 2 do redis.call('HDEL', keys.polite, before[i]) end
   for i = 1, #args, 2 do redis.call('HSET', keys.polite, args[i], args[i + 1]) end
-  redis.call('HSET', keys.freed, 'whole', redis.call('HINCRBY', keys.freed, 'n', 1))
+  tell(keys, now_us(), head_lsn(keys), 'r', '1')
   return #args / 2
 end
 
@@ -339,7 +333,7 @@ local function delays(keys, args)
   return #args / 2
 end
 
--- opic_5_block: lease no page of a host until then, in Unix seconds; 0 for an end.  KEYS blocks freed   ARGV host until
+-- opic_5_block: lease no page of a host until then, in Unix seconds; 0 for an end.  KEYS blocks changes head   ARGV host until
 -- Calls for pages are told of a block by what they are refused. Where it ends earlier, its readers must read again.
 local function block(keys, args)
   local till = #args == 2 and amount(args[2])
@@ -350,15 +344,15 @@ local function block(keys, args)
   else
     redis.call('HDEL', keys.blocks, args[1])
   end
-  if till < before then redis.call('HSET', keys.freed, 'whole', redis.call('HINCRBY', keys.freed, 'n', 1)) end
+  if till < before then tell(keys, now_us(), head_lsn(keys), 'r', '1') end
   return 1
 end
 
--- opic_5_limit: set how many pages of a host may be read; 0 for any number.  KEYS limits freed   ARGV host limit
+-- opic_5_limit: set how many pages of a host may be read; 0 for any number.  KEYS limits changes head   ARGV host limit
 local function limit(keys, args)
   if #args ~= 2 or not string.find(args[2], '^%d+$') then return redis.error_reply('OPICARGS expected a number of pages') end
   if args[2] == '0' then redis.call('HDEL', keys.limits, args[1]) else redis.call('HSET', keys.limits, args[1], args[2]) end
-  redis.call('HSET', keys.freed, 'limits', redis.call('HINCRBY', keys.freed, 'n', 1))
+  tell(keys, now_us(), head_lsn(keys), 'm', args[2] .. ' ' .. args[1])
   return 1
 end
 
@@ -383,11 +377,11 @@ end
 redis.register_function{function_name='opic_5_now', callback=now_us, flags={'no-writes'}}
 redis.register_function{function_name='opic_5_held', callback=held_part, flags={'no-writes'}}
 redis.register_function{function_name='opic_5_flights', callback=by_name(flights), flags={'no-writes'}}
-redis.register_function('opic_5_lease', by_name(take))
-redis.register_function('opic_5_renew', by_name(renew))
-redis.register_function('opic_5_release', by_name(release))
-redis.register_function('opic_5_polite', by_name(polite))
+redis.register_function('opic_5_lease', telling(take))
+redis.register_function('opic_5_renew', telling(renew))
+redis.register_function('opic_5_release', telling(release))
+redis.register_function('opic_5_polite', telling(polite))
 redis.register_function('opic_5_delays', by_name(delays))
-redis.register_function('opic_5_block', by_name(block))
-redis.register_function('opic_5_limit', by_name(limit))
+redis.register_function('opic_5_block', telling(block))
+redis.register_function('opic_5_limit', telling(limit))
 redis.register_function('opic_5_rules', by_name(set_rules))

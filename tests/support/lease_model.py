@@ -48,7 +48,6 @@ class Bounds:
     flights_swept: int = 2
     forgotten: int = 2
     earlier: int = 2
-    released: int = 4
 
 
 class Holder(NamedTuple):
@@ -80,17 +79,22 @@ class LeaseModel:
     leases: dict[int, int] = field(default_factory=dict)
     holders: dict[int, Holder] = field(default_factory=dict)
     renewed: dict[tuple[int, int], int] = field(default_factory=dict)
-    released: dict[int, int] = field(default_factory=dict)
     waits: dict[int, float] = field(default_factory=dict)
     fails: dict[int, int] = field(default_factory=dict)
     hosts: dict[str, float] = field(default_factory=dict)
     flights: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     flight_ends: dict[str, int] = field(default_factory=dict)
-    freed: dict[str, int] = field(default_factory=dict)
+    changes: list[dict[str, list[str]]] = field(default_factory=list)
     polite: dict[str, tuple[float | None, int | None]] = field(default_factory=dict)
     crawl_delays: dict[str, float] = field(default_factory=dict)
     blocks: dict[str, float] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
+
+    def _tell(self, now: int, **told: list[Any]) -> None:
+        """What endpoints are told of a call; times of back-offs as the store prints them."""
+        fields = {name: [f"{term:.6f}" if isinstance(term, float) else str(term) for term in terms]
+                  for name, terms in told.items()}  # fmt: skip
+        self.changes.append({"n": [str(self.lsn)], "t": [str(now)], **fields})
 
     # Back-offs, and the end of leases.
 
@@ -119,16 +123,19 @@ class LeaseModel:
             if page not in self.leases:
                 self.holders.pop(page, None)
 
-    def _sweep(self, now: int, retry: float, waits_max: int) -> None:
-        """End leases whose time is over; each counts as a failed fetch."""
+    def _sweep(self, now: int, retry: float, waits_max: int) -> list[float | int]:
+        """End leases whose time is over; each counts as a failed fetch. Return the back-offs: end, page, .."""
+        told = list[float | int]()
         for page in first(self.leases, now, self.bounds.swept):
             self._back_off(page, self.leases.pop(page) / MILLION, retry)
+            told += self.waits[page], page
             holder = self.holders.get(page, Holder())
             self._end_holder(now, page, self._with(holder.earlier, holder.crawler))
         self._forget_waits(now, waits_max, self.bounds.forgotten)
         self.hosts = {host: free for host, free in self.hosts.items() if free > stored(now / MILLION)}
         for host in first(self.flight_ends, now, self.bounds.flights_swept):
             del self.flight_ends[host], self.flights[host]
+        return told
 
     @staticmethod
     def _is_late(holder: Holder, fetch: Fetch) -> bool:
@@ -155,7 +162,7 @@ class LeaseModel:
     ) -> None:
         """A record of the journal: events end leases, failures begin a back-off, seeds end it, pages are forgotten."""
         self.lsn += 1
-        failures = 0
+        failed, delayed = list[int](), list[int]()
         for fetch in fetches:
             holder = self.holders.get(fetch.page)
             late = holder is not None and self._is_late(holder, fetch)
@@ -163,17 +170,23 @@ class LeaseModel:
                 self.waits.pop(fetch.page, None)
                 self.fails.pop(fetch.page, None)
             elif not late:
-                failures += 1
+                failed.append(fetch.page)
                 self._back_off(fetch.page, fetch.seconds, retry, fetch.wait)
-            if not late:
+            if late:
+                delayed.append(fetch.page)
+            else:
                 self.leases.pop(fetch.page, None)
             if holder is not None and not late:
                 other = NOBODY not in {holder.crawler, fetch.crawler} and holder.crawler != fetch.crawler
                 self._end_holder(
                     now, fetch.page, self._with(holder.earlier, holder.crawler) if other else holder.earlier
                 )
-        if failures:
-            self._forget_waits(now, waits_max, self.bounds.forgotten + failures)
+        if failed:
+            self._forget_waits(now, waits_max, self.bounds.forgotten + len(failed))
+        if failed or delayed:
+            waits = [term for page in failed if page in self.waits for term in (self.waits[page], page)]
+            leases = [term for page in delayed if page in self.leases for term in (self.leases[page], page, 0)]
+            self._tell(now, w=waits, l=leases)
         for page in revived:
             if page in self.waits:
                 self.waits[page] = stored(now / MILLION - DAY_SECONDS + EARLIER_SECONDS)
@@ -194,14 +207,11 @@ class LeaseModel:
         pages: Sequence[tuple[int, str]],
         quotas: Sequence[Quota],
         politeness: PolitenessSettings,
-        known: int | None = None,
     ) -> LeaseAnswer:
         """Lease the pages that are free to the quotas, one after the other."""
         if self.restoring:
             return self._answer(now, [], [])
-        self._sweep(now, politeness.retry_seconds, politeness.waits_max)
-        if known is not None and known != self.freed.get("n", 0):
-            return self._answer(now, [], [])
+        swept, told = self._sweep(now, politeness.retry_seconds, politeness.waits_max), list[int]()
         granted, refused = list[Granted](), list[RefusedPage]()
         taken = dict[int, int]()  # Page -> quota.
         free_at = dict[str, float]()  # When hosts with a delay are free, after this call.
@@ -236,6 +246,7 @@ class LeaseModel:
             else:
                 end = math.floor(now + quotas[nth].seconds * MILLION)
                 granted.append(Granted(place, nth, end, math.ceil(delay * 1_000) / 1_000))
+                told += end, page, math.ceil(delay * 1_000)
                 left[nth] -= 1
                 taken[page], self.leases[page] = nth, end
                 crawler = quotas[nth].crawler or NOBODY
@@ -250,12 +261,13 @@ class LeaseModel:
             held, full = why in {HOST_HELD, HOST_FULL}, why == HOST_FULL
             refused.append(RefusedPage(place, held, math.ceil(until), full, why == PAGE_LEASED))
         self.hosts |= {host: stored(free) for host, free in free_at.items()}
+        if told or swept:
+            self._tell(now, l=told, **({"w": swept} if swept else {}))
         return self._answer(now, granted, refused)
 
     def _answer(self, now: int, granted: list[Granted], refused: list[RefusedPage]) -> LeaseAnswer:
         head = Head(0, b"restoring") if self.restoring else Head(self.lsn, b"digest%02d" % (self.lsn % 100))
-        running = sum(end > now for end in self.leases.values())
-        return LeaseAnswer(now, head, self.freed.get("n", 0), running, granted, refused, {}, {})
+        return LeaseAnswer(now, head, b"", granted, refused, {}, {})
 
     def _runs(self, now: int, page: int, granted: int) -> bool:
         end = self.leases.get(page)
@@ -263,21 +275,24 @@ class LeaseModel:
 
     def renew(self, now: int, seconds: float, leases: Sequence[tuple[int, int, str]]) -> tuple[int, list[int]]:
         """Set when leases (page, end as it was granted, host) end, if they run."""
-        until, done = math.floor(now + seconds * MILLION), list[int]()
+        until, done, told = math.floor(now + seconds * MILLION), list[int](), list[int]()
         self.renewed = {lease: end for lease, end in self.renewed.items() if end > now}
         for page, granted, host in leases:
             runs = self._runs(now, page, granted)
             done.append(int(runs))
             if not runs:
                 continue
+            told += until, page, 0
             before = page, self.leases[page]
             self.leases[page] = self.renewed[page, granted] = until
             if host in self.flights:
                 self.flights[host] = [(page, until) if one == before else one for one in self.flights[host]]
                 self.flight_ends[host] = max(self.flight_ends.get(host, 0), until)
+        if told:
+            self._tell(now, l=told)
         return until, done
 
-    def release(self, now: int, leases: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
+    def release(self, now: int, leases: Sequence[tuple[int, int]]) -> list[int]:
         """End leases (page, end as it was granted) that run, without a failure."""
         pages = list[int]()
         for page, granted in leases:
@@ -285,27 +300,18 @@ class LeaseModel:
                 del self.leases[page]
                 pages.append(page)
         if pages:
-            n = self._count_freed()
-            self.released |= dict.fromkeys(pages, n)
-            if over := first(self.released, math.inf, max(0, len(self.released) - self.bounds.released)):
-                self.freed["whole"] = self.released[over[-1]]
-                self.released = {page: n for page, n in self.released.items() if n > self.freed["whole"]}
+            self._tell(now, f=pages)
         for page in pages:
             if page in self.holders:
                 self._end_holder(now, page, self.holders[page].earlier)
-        return self.freed.get("n", 0), pages
+        return pages
 
     # What is said of hosts.
 
-    def _count_freed(self, why: str = "n") -> int:
-        self.freed["n"] = self.freed.get("n", 0) + 1
-        self.freed[why] = self.freed["n"]
-        return self.freed["n"]
-
-    def set_polite(self, rules: Mapping[str, tuple[float | None, int | None]]) -> None:
+    def set_polite(self, now: int, rules: Mapping[str, tuple[float | None, int | None]]) -> None:
         """Replace the rules of an operator."""
         self.polite = dict(rules)
-        self._count_freed("whole")
+        self._tell(now, r=[1])
 
     def set_delay(self, host: str, seconds: float) -> None:
         """Set what a host's robots.txt asks for."""
@@ -319,14 +325,14 @@ class LeaseModel:
         if until * MILLION > now:
             self.blocks[host] = stored(until)
         if until < before:
-            self._count_freed("whole")
+            self._tell(now, r=[1])
 
-    def limit(self, host: str, pages: int) -> None:
+    def limit(self, now: int, host: str, pages: int) -> None:
         """Set how many pages of a host may be read."""
         self.limits[host] = pages
         if not pages:
             del self.limits[host]
-        self._count_freed("limits")
+        self._tell(now, m=[pages, host])
 
     def borders(self) -> list[int]:
         """The times, in microseconds, at which anything changes."""

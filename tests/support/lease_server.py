@@ -26,7 +26,6 @@ def code_with(bounds: Bounds) -> str:
         "FLIGHTS_SWEPT_MAX": bounds.flights_swept,
         "FORGOTTEN_MAX": bounds.forgotten,
         "EARLIER_MAX": bounds.earlier,
-        "RELEASED_MAX": bounds.released,
         "VALUES_MAX": VALUES_A_COMMAND,
     }
     for name, value in constants.items():
@@ -64,12 +63,9 @@ class LeaseServer:
         pages: Sequence[tuple[int, str]],
         quotas: Sequence[Quota],
         politeness: PolitenessSettings,
-        known: int | None = None,
     ) -> LeaseAnswer:
         """See `LeaseModel.take`."""
-        return LeaseAnswer.parse(
-            self.client.execute_command(*lease_command(self.keys, politeness, pages, quotas, known))
-        )
+        return LeaseAnswer.parse(self.client.execute_command(*lease_command(self.keys, politeness, pages, quotas)))
 
     def take_names(self) -> list[str]:
         """The keys of that call."""
@@ -78,22 +74,26 @@ class LeaseServer:
 
     def renew_names(self) -> list[str]:
         """The keys of a renewal."""
-        return [self.keys.leases, self.keys.renewed, self.keys.flights, self.keys.flight_ends]
+        keys = self.keys
+        return [keys.leases, keys.renewed, keys.flights, keys.flight_ends, keys.changes, keys.head]
 
     def release_names(self) -> list[str]:
         """The keys of a release."""
         keys = self.keys
-        return [keys.leases, keys.freed, keys.released, keys.waits, keys.holders, keys.renewed]
+        return [keys.leases, keys.changes, keys.head, keys.waits, keys.holders, keys.renewed]
+
+    def host_names(self, own: str) -> list[str]:
+        """The keys of what is said of a host."""
+        return [own, self.keys.changes, self.keys.head]
 
     def renew(self, seconds: float, leases: Sequence[tuple[int, int, str]]) -> tuple[int, list[int]]:
         """See `LeaseModel.renew`."""
         until, done = self.call("renew", self.renew_names(), repr(seconds), *(t for lease in leases for t in lease))
         return until, done
 
-    def release(self, leases: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
+    def release(self, leases: Sequence[tuple[int, int]]) -> list[int]:
         """See `LeaseModel.release`."""
-        freed, pages = self.call("release", self.release_names(), *(t for lease in leases for t in lease))
-        return freed, list(map(int, pages))
+        return list(map(int, self.call("release", self.release_names(), *(t for lease in leases for t in lease))))
 
     def step(
         self,
@@ -107,7 +107,7 @@ class LeaseServer:
         """Append a record; see `LeaseModel.step`."""
         keys = self.keys
         names = {keys.head, keys.journal, keys.books, keys.offsets, keys.dead, keys.leases, keys.waits, keys.fails}
-        names |= {keys.sent, keys.seen, keys.page_meta, keys.metrics, keys.urls, keys.holders, *keys.of_pages()}
+        names |= {keys.sent, keys.seen, keys.page_meta, keys.metrics, keys.urls, keys.changes, *keys.of_pages()}
         lists = ["advances", "letters", "outboxes", "calls", "metas", "again"]
         blob: dict[str, Any] = {name: [] for name in lists}
         blob |= {
@@ -138,31 +138,39 @@ class LeaseServer:
     def state(self) -> dict[str, Any]:
         """What the store has, in the form of the model."""
         keys, pipe = self.keys, self.client.pipeline()
-        for name in (keys.leases, keys.waits, keys.hosts, keys.flight_ends, keys.renewed, keys.released):
+        for name in (keys.leases, keys.waits, keys.hosts, keys.flight_ends, keys.renewed):
             pipe.zrange(name, 0, -1, withscores=True)
-        for name in (keys.holders, keys.fails, keys.flights, keys.freed):
+        for name in (keys.holders, keys.fails, keys.flights):
             pipe.hgetall(name)
         for name in (keys.polite, keys.crawl_delays, keys.blocks, keys.limits):
             pipe.hgetall(name)
-        found = pipe.execute()
-        leases, waits, hosts, flight_ends, renewed, released = map(dict, found[:6])
-        holders, fails, flights, freed, polite, delays, blocks, limits = found[6:]
+        pipe.xrange(keys.changes)
+        *found, changes = pipe.execute()
+        leases, waits, hosts, flight_ends, renewed = map(dict, found[:5])
+        holders, fails, flights, polite, delays, blocks, limits = found[5:]
         return {
             "leases": numbers(leases),
             "waits": numbers(waits),
             "hosts": texts(hosts),
             "flight_ends": texts(flight_ends),
             "renewed": {tuple(map(int, lease.split(b"-"))): end for lease, end in renewed.items()},
-            "released": numbers(released),
             "holders": {int(page): holder_of(packed) for page, packed in holders.items()},
             "fails": {int(page): int(times) for page, times in fails.items()},
             "flights": {host.decode(): flights_of(packed) for host, packed in flights.items()},
-            "freed": {name.decode(): int(n) for name, n in freed.items()},
+            "changes": [told_of(fields) for _, fields in changes],
             "polite": {host.decode(): rule_of(rule) for host, rule in polite.items()},
             "crawl_delays": {host.decode(): float(seconds) for host, seconds in delays.items()},
             "blocks": {host.decode(): float(until) for host, until in blocks.items()},
             "limits": {host.decode(): int(limit) for host, limit in limits.items()},
         }
+
+
+def told_of(fields: Mapping[bytes, bytes]) -> dict[str, list[str]]:
+    """The fields of a change; scores of back-offs as all other times of the model."""
+    told = {name.decode(): text.decode().split() for name, text in fields.items()}
+    if "w" in told:
+        told["w"] = [f"{float(term):.6f}" if at % 2 == 0 else term for at, term in enumerate(told["w"])]
+    return told
 
 
 def numbers(scores: Mapping[bytes, float]) -> dict[int, float]:

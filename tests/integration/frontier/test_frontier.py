@@ -246,11 +246,11 @@ def asked_of_others(other: Frontier, n: int) -> list[str]:
     return [page["url"] for page in other.next(n)["pages"]]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("kept_max", [10_000, 2])
+@pytest.mark.parametrize("lost", [False, True])
 def test_page_released_through_another_endpoint_is_free_at_once(
-    servers: Server, monkeypatch: pytest.MonkeyPatch, kept_max: int
+    servers: Server, monkeypatch: pytest.MonkeyPatch, lost: bool
 ) -> None:
-    """It held the page by its own lease, or by a refusal; and where very many came back, it reads all anew."""
+    """It leased the page itself, or another endpoint did; and where changes are gone unread, it reads everything."""
     too_large(monkeypatch)
     crawl, urls = Crawl(servers), pages_of(40, 1)
     other = crawl.endpoint()
@@ -260,9 +260,8 @@ def test_page_released_through_another_endpoint_is_free_at_once(
     assert [page["url"] for page in [*mine, *theirs]] == urls[:16]
     client, keys = crawl.store.shard.client, crawl.store.shard.keys
     assert other.release([page["lease"] for page in mine[:6]]) == {"released": 6}
-    if kept_max < 6:  # As after so many that the list has lost them.
-        client.delete(keys.released)
-        client.hset(keys.freed, "whole", client.hget(keys.freed, "n"))
+    if lost:
+        client.xtrim(keys.changes, maxlen=0)
     assert crawl.urls(6) == urls[:6]
     assert crawl.frontier.release([page["lease"] for page in theirs[:3]]) == {"released": 3}
     assert asked_of_others(other, 3) == urls[8:11]
@@ -282,19 +281,6 @@ def test_counts_of_waiting_pages_are_reused_for_a_moment(valkey: Server, monkeyp
     monkeypatch.setattr("opic.frontier.choices.CENSUS_SECONDS", 60.0)
     assert len(crawl.urls(6)) == 3
     assert leased(1) == 6  # Of an answer without a page they are always current.
-
-
-def test_store_remembers_the_last_released_pages(valkey: Server) -> None:
-    crawl, urls = Crawl(valkey), pages_of(100, 26)
-    for at in range(0, 2_600, 1_300):
-        crawl.seed(urls[at : at + 1_300])
-    client, keys = crawl.store.shard.client, crawl.store.shard.keys
-    client.zadd(keys.released, {str(at): at // 1_000 - 9 for at in range(10_000, 19_000)})
-    client.hset(keys.freed, "n", 9)
-    pages = crawl.next(1_500)
-    assert crawl.frontier.release([page["lease"] for page in pages]) == {"released": 1_500}
-    assert client.zcard(keys.released) == 9_500  # A call of 1,000 and one of 500; all of the first count went.
-    assert client.hget(keys.freed, "whole") == b"1"
 
 
 @pytest.mark.parametrize(

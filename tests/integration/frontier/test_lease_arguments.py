@@ -36,7 +36,7 @@ def leases(valkey: Server) -> LeaseServer:
 
 def blob(**changed: Any) -> bytes:
     fields: dict[str, Any] = {"requests": [2, 60.0], "ids": [5, 6], "hosts": ["a.org", "b.org"], "crawlers": [""]}
-    fields |= {"host_pages": [1], "known": None}
+    fields |= {"host_pages": [1]}
     packed: bytes = msgpack.packb([*(fields | changed).values()], use_bin_type=False)
     return packed
 
@@ -48,9 +48,9 @@ def names_of(shard: LeaseServer, function: str) -> Sequence[str]:
         "renew": shard.renew_names(),
         "release": shard.release_names(),
         "delays": [keys.crawl_delays],
-        "polite": [keys.polite, keys.freed],
-        "block": [keys.blocks, keys.freed],
-        "limit": [keys.limits, keys.freed],
+        "polite": shard.host_names(keys.polite),
+        "block": shard.host_names(keys.blocks),
+        "limit": shard.host_names(keys.limits),
         "rules": [keys.rules],
     }[function]
 
@@ -115,6 +115,16 @@ def test_wrong_arguments_are_refused_before_anything_is_written(
     assert {key: leases.client.dump(key) for key in leases.client.keys("*")} == before
 
 
+@pytest.mark.parametrize("function", ["lease", "renew", "release", "polite", "block", "limit"])
+@pytest.mark.parametrize("missing", ["changes", "head"])
+def test_call_that_cannot_tell_of_its_change_is_refused(leases: LeaseServer, function: str, missing: str) -> None:
+    names = [name for name in names_of(leases, function) if not name.endswith(f":{missing}")]
+    terms = {"lease": TERMS, "renew": ("60.0", 0, UNTIL_US, "a.org"), "release": (0, UNTIL_US)}.get(function, ())
+    with pytest.raises(redis.ResponseError, match="OPICARGS expected changes and head"):
+        leases.call(function, names, *terms)
+    assert leases.client.zscore(leases.keys.leases, 0) == UNTIL_US + 30 * MILLION
+
+
 def test_nothing_is_swept_while_the_store_is_restored(leases: LeaseServer) -> None:
     leases.set_clock(UNTIL_US + 1)
     leases.client.hset(leases.keys.head, "digest", "restoring")
@@ -126,14 +136,14 @@ def test_nothing_is_swept_while_the_store_is_restored(leases: LeaseServer) -> No
 @pytest.mark.parametrize("late_us", [0, 1])
 def test_lease_whose_time_is_over_cannot_be_released(leases: LeaseServer, late_us: int) -> None:
     leases.set_clock(UNTIL_US + late_us)  # Page 1's lease is over; no call has ended it yet.
-    assert leases.release([(1, UNTIL_US), (0, UNTIL_US)]) == (1, [0])
+    assert leases.release([(1, UNTIL_US), (0, UNTIL_US)]) == [0]
     leases.take([], [Quota(1, 60.0)], POLITENESS)
     assert leases.state()["fails"] == {1: 1}
 
 
 def test_lease_can_be_released_until_its_last_microsecond(leases: LeaseServer) -> None:
     leases.set_clock(UNTIL_US - 1)
-    assert leases.release([(1, UNTIL_US)]) == (1, [1])
+    assert leases.release([(1, UNTIL_US)]) == [1]
 
 
 @pytest.mark.parametrize("together", [True, False])

@@ -26,9 +26,8 @@ class Caller:
         pages: Sequence[tuple[int, str]] = PAGES,
         quotas: Sequence[tuple[Any, ...]] = ((10, 60.0),),
         politeness: PolitenessSettings = AT_ONCE,
-        freed: int | None = None,
     ) -> LeaseAnswer:
-        command = lease_command(self.keys, politeness, pages, [Quota(*quota) for quota in quotas], freed)
+        command = lease_command(self.keys, politeness, pages, [Quota(*quota) for quota in quotas])
         return LeaseAnswer.parse(self.client.execute_command(*command))
 
 
@@ -42,7 +41,7 @@ def test_each_crawler_gets_the_next_free_pages(servers: Server) -> None:
     assert places(answer) == [(0, 0), (1, 1), (1, 2)]
     assert answer.granted[0] == Granted(0, 0, answer.now_us + 60_000_000, 0.0)
     assert answer.granted[1].until_us == answer.now_us + 30_000_000
-    assert (answer.running, answer.refused) == (3, [])
+    assert answer.refused == []
     again = caller.take()
     assert places(again) == [(0, 3)]
     assert [(page.place, page.host_held) for page in again.refused] == [(0, False), (1, False), (2, False)]
@@ -92,20 +91,25 @@ def test_page_that_failed_waits(servers: Server) -> None:
     assert [(page.host_held, page.until_us) for page in answer.refused] == [(False, (seconds + 100) * 1_000_000)]
 
 
-def test_answer_tells_the_head_and_how_often_pages_were_freed_early(servers: Server) -> None:
+def test_answer_tells_the_head_and_where_the_change_is_told(servers: Server) -> None:
     caller = Caller(servers)
     caller.client.hset(caller.keys.head, mapping={"lsn": "12", "digest": b"\x01\xff345678"})
-    caller.client.hset(caller.keys.freed, "n", 7)
     answer = caller.take(PAGES[:1])
-    assert (places(answer), answer.head, answer.freed) == ([(0, 0)], Head(12, b"\x01\xff345678"), 7)
+    assert (places(answer), answer.head) == ([(0, 0)], Head(12, b"\x01\xff345678"))
+    ((name, told),) = caller.client.xrange(caller.keys.changes)
+    until = b"%d" % answer.granted[0].until_us
+    assert name == answer.change
+    assert told == {b"n": b"12", b"t": b"%d" % answer.now_us, b"l": until + b" 0 0"}
+    assert caller.take(PAGES[:1]).change == b""
 
 
-def test_nothing_is_leased_if_pages_were_freed_elsewhere(servers: Server) -> None:
+def test_stream_of_changes_is_bounded(servers: Server) -> None:
     caller = Caller(servers)
-    caller.client.hset(caller.keys.freed, "n", 7)
-    other = caller.take(freed=6)
-    assert (other.granted, other.refused, other.freed) == ([], [], 7)
-    assert len(caller.take(freed=7).granted) == 4
+    with caller.client.pipeline() as pipe:
+        for at in range(4_000):
+            pipe.execute_command(*lease_command(caller.keys, AT_ONCE, [(at, "a.org")], [Quota(1, 60.0)]))
+        pipe.execute()
+    assert 2_000 <= caller.client.xlen(caller.keys.changes) <= 2_200  # Whole nodes of a hundred are removed.
 
 
 def test_nothing_is_leased_while_the_store_is_restored(servers: Server) -> None:

@@ -36,7 +36,7 @@ def blob(**changed: Any) -> dict[str, Any]:
 
 def step(keys: Keys, *names: str, **changed: Any) -> list[Any]:
     fixed = [keys.head, keys.journal, keys.books, keys.offsets, keys.dead, keys.leases, keys.waits, keys.fails]
-    fixed += [keys.sent, keys.seen, keys.page_meta, keys.metrics, keys.urls, *names]
+    fixed += [keys.sent, keys.seen, keys.page_meta, keys.metrics, keys.urls, keys.changes, *names]
     terms = 0, b"", 1, b"digest..", b"record", 60.0, msgpack.packb(blob(**changed), use_bin_type=False), 9, 9, 9
     return of_call("step", fixed, *terms)
 
@@ -65,6 +65,16 @@ def test_step_without_a_key_that_its_arguments_need_is_refused(valkey: Server, c
     shard = Shard.open(valkey.client())
     with pytest.raises(redis.ResponseError, match="OPICARGS keys do not match blob"):
         shard.client.execute_command(*step(shard.keys, **changed))
+    assert not shard.client.exists(shard.keys.journal, shard.keys.head)
+
+
+def test_step_that_cannot_tell_of_its_changes_is_refused(valkey: Server) -> None:
+    shard = Shard.open(valkey.client())
+    command = step(shard.keys)
+    command.remove(shard.keys.changes)
+    command[2] -= 1
+    with pytest.raises(redis.ResponseError, match="OPICARGS keys do not match blob"):
+        shard.client.execute_command(*command)
     assert not shard.client.exists(shard.keys.journal, shard.keys.head)
 
 

@@ -71,7 +71,6 @@ class Leases(RuleBasedStateMachine):
         quotas=QUOTAS,
         politeness=POLITENESS,
         waits_max=WAITS_MAX,
-        known=st.sampled_from([None, None, None, 0, 1]),
     )
     def take(
         self,
@@ -79,11 +78,10 @@ class Leases(RuleBasedStateMachine):
         quotas: list[Quota],
         politeness: PolitenessSettings,
         waits_max: int,
-        known: int | None,
     ) -> None:
         politeness = replace(politeness, waits_max=waits_max)
-        answer = self.server.take(pages, quotas, politeness, known)
-        assert answer == self.model.take(self.now, pages, quotas, politeness, known)
+        answer = self.server.take(pages, quotas, politeness)
+        assert replace(answer, change=b"") == self.model.take(self.now, pages, quotas, politeness)
         self.granted += [(*pages[page.place][:1], page.until_us, pages[page.place][1]) for page in answer.granted]
 
     def _some(self, which: list[int]) -> list[tuple[int, int, str]]:
@@ -127,8 +125,8 @@ class Leases(RuleBasedStateMachine):
     def operator(self, host: str, delay: float | None, cap: int | None) -> None:
         keys = self.server.keys
         rule = f"{'-' if delay is None else delay} {'-' if cap is None else cap}"
-        assert self.server.call("polite", (keys.polite, keys.freed), host, rule) == 1
-        self.model.set_polite({host: (delay, cap)})
+        assert self.server.call("polite", self.server.host_names(keys.polite), host, rule) == 1
+        self.model.set_polite(self.now, {host: (delay, cap)})
 
     @rule(host=st.sampled_from(HOSTS), seconds=st.sampled_from([0.0, 0.0, 2.5]))
     def robots_txt(self, host: str, seconds: float) -> None:
@@ -138,14 +136,14 @@ class Leases(RuleBasedStateMachine):
     @rule(host=st.sampled_from(HOSTS), seconds=TIMES)
     def block(self, host: str, seconds: float) -> None:
         keys, until = self.server.keys, self.now / MILLION + seconds
-        assert self.server.call("block", (keys.blocks, keys.freed), host, repr(until)) == 1
+        assert self.server.call("block", self.server.host_names(keys.blocks), host, repr(until)) == 1
         self.model.block(self.now, host, until)
 
     @rule(host=st.sampled_from(HOSTS), pages=st.integers(0, 2))
     def limit(self, host: str, pages: int) -> None:
         keys = self.server.keys
-        assert self.server.call("limit", (keys.limits, keys.freed), host, pages) == 1
-        self.model.limit(host, pages)
+        assert self.server.call("limit", self.server.host_names(keys.limits), host, pages) == 1
+        self.model.limit(self.now, host, pages)
 
     @rule()
     def count_flights(self) -> None:
