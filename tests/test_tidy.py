@@ -501,3 +501,8 @@ def test_no_file_contains_a_path_of_a_private_machine() -> None:
             if private.search(line):
                 found.append(f"{relative(path)}:{number}: {line.strip()[:100]}")
     assert not found
+
+
+def test_no_two_decisions_have_one_number() -> None:
+    numbers = [path.name[:4] for path in sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))]
+    assert numbers == [f"{number:04}" for number in range(1, len(numbers) + 1)]
