@@ -1,7 +1,7 @@
 """The open shards of a crawl, and what the store says of all of them: it needs no replica."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from opic.errors import StoreMismatch
@@ -87,10 +87,17 @@ class CrawlShards:
 
     def resume(self, partition: str) -> int:
         """Return the offset from which to read a partition: all records below it have taken effect."""
-        if len(self) == 1:
-            return self.shards[0].next_offset(partition)
-        home = self.home(partition)
-        return home.offset_in(home.keys.resume, partition)
+        return self.resumes([partition])[partition]
+
+    def resumes(self, partitions: Iterable[str]) -> dict[str, int]:
+        """Return the `resume` of partitions, with one round trip to each shard that stores some."""
+        stored, found = dict[Shard, list[str]](), dict[str, int]()
+        for partition in partitions:
+            stored.setdefault(self.home(partition), []).append(partition)
+        for home, names in stored.items():
+            key = home.keys.offsets if len(self) == 1 else home.keys.resume
+            found |= zip(names, home.offsets_in(key, names), strict=True)
+        return found
 
     def era(self) -> bytes:
         """Return the era of the crawl, in which offsets and page ids are valid: each restored backup begins one."""

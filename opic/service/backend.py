@@ -312,7 +312,7 @@ class Backend:
             self._stored_log.check_era(positions)
         except BeingRestored:
             raise BadInput("after: a backup was restored since, which replaced what was written then") from None
-        if any(self.crawl.resume(partition) < end for partition, end in positions.items()):
+        if self._waiting_below(positions):
             ends = self.log.ends()
             if any(ends.get(partition, 0) < end for partition, end in positions.items()):
                 raise BadInput("after: beyond the end of this crawl's log; was it answered by another crawl?")
@@ -331,16 +331,14 @@ class Backend:
             time.sleep(POLL_SECONDS)
         return True
 
+    def _waiting_below(self, positions: Positions) -> dict[str, int]:
+        """Return how many offsets below the positions have not taken effect, for each partition that has some."""
+        resumes = self.crawl.resumes(positions)
+        return {name: end - resumes[name] for name, end in positions.items() if end > resumes[name]}
+
     def takes_effect(self, positions: Positions, seconds: float) -> bool:
         """Wait until all records below the positions have taken effect; return False if they did not in time."""
-        waiting = dict(positions)
-
-        def done() -> bool:
-            for partition in [name for name, offset in waiting.items() if self.crawl.resume(name) >= offset]:
-                del waiting[partition]
-            return not waiting
-
-        in_time = self.in_time(done, seconds)
+        in_time = self.in_time(lambda: not self._waiting_below(positions), seconds)
         self._stored_log.check_era(positions)
         self.crawl.follow()  # Questions may show what was seen a moment ago.
         return in_time
@@ -376,7 +374,7 @@ class Backend:
         Of the log in the store it is exact. On Kafka, where an offset is of a record, only 0 is: else it is the number
         of records times their mean number of events of late.
         """
-        offsets = sum(max(0, end - self.crawl.resume(partition)) for partition, end in ends.items())
+        offsets = sum(self._waiting_below(ends).values())
         if not offsets or self.lag_is_exact:
             return offsets
         return round(offsets * (events_a_record(self.shard) or self.log.mean_events))

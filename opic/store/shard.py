@@ -238,22 +238,22 @@ class Shard:
             return books_of(self.client.hgetall(self.keys.books))
 
     def next_offset(self, partition: str) -> int:
-        """Return the offset of the first record of the partition that has not taken effect. See `offset_in`."""
-        return self.offset_in(self.keys.offsets, partition)
+        """Return the offset of the first record of the partition that has not taken effect. See `offsets_in`."""
+        return self.offsets_in(self.keys.offsets, [partition])[0]
 
-    def offset_in(self, key: str, partition: str) -> int:
-        """Return a partition's offset in a hash of this shard.
+    def offsets_in(self, key: str, partitions: Sequence[str]) -> list[int]:
+        """Return partitions' offsets in a hash of this shard, read at once.
 
         Raises:
             BeingRestored: a backup is being restored into the crawl, which has no offset until then.
             StoreLost: the shard is gone.
         """
         with store_errors(), self.client.pipeline(transaction=True) as pipe:
-            pipe.hget(key, partition)
+            pipe.hmget(key, *partitions)
             pipe.hmget(self.keys.meta, *CHECKED)
-            offset, values = pipe.execute()
+            offsets, values = pipe.execute()
         _check_whole(self, values)
-        return int(offset or 0)
+        return [int(offset or 0) for offset in offsets]
 
 
 def _restoring(keys: Keys) -> BeingRestored:
