@@ -211,6 +211,7 @@ def test_service_saves_visits_periodically_and_when_it_ends(
         wait_until(lambda: service.backend.stats()["read_pages"] == len(PAGES), 20)
     monkeypatch.setattr(exact, "SAVE_SECONDS", 300.0)
     with EmbeddedService(settings) as service:
+        wait_until(service.backend.exact.usable, 20)  # The links are read first.
         assert service.backend.exact.view().bound <= 0.01
         assert service.backend.exact.view().visits_of((0, 0))[0] > 0
     assert "goes on from the visits" in caplog.text
