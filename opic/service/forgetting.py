@@ -14,6 +14,7 @@ import numpy as np
 
 from opic.arrays import Int64s
 from opic.errors import BadInput
+from opic.ingest.event_log import Positions
 from opic.model.cash import Flag
 from opic.model.events import FORGOTTEN_MAX, encode_forgotten
 from opic.replica import Crawl
@@ -78,7 +79,7 @@ def forget_pages(backend: Backend, find: Callable[[Crawl], list[Int64s]], begin:
     for number, ids in enumerate(find(crawl)):
         for first in range(0, len(ids), PORTION_PAGES):
             if crawl.loads != loads or (count and time.monotonic() > deadline):
-                return {"forgotten": count, "more": True, "position": shown_position(written)}
+                return _told(count, written, more=True)
             urls = _known_urls(crawl, begin, number, ids[first : first + PORTION_PAGES])
             if not urls:
                 continue
@@ -92,7 +93,11 @@ def forget_pages(backend: Backend, find: Callable[[Crawl], list[Int64s]], begin:
             count += len(urls)
             drop_lists(crawl.client, backend.shard.keys, domains)
             crawl.follow()
-    return {"forgotten": count, **({"position": shown_position(written)} if written else {})}
+    return _told(count, written)
+
+
+def _told(count: int, written: Positions, **more: bool) -> dict[str, object]:
+    return {"forgotten": count, **more, **({"position": shown_position(written)} if written else {})}
 
 
 def _ids(crawl: Crawl, chosen: PageSelection) -> list[Int64s]:
