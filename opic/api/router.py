@@ -4,7 +4,7 @@ Paths are fixed strings, or end with one parameter, as `/v1/local/{domain}` does
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -90,9 +90,10 @@ def handler_of(method: str, call: Call, body_bytes_max: int, show: Callable[[str
     cursor = asked is not None and body is None and AFTER in asked.__struct_fields__
 
     async def handler(request: Request) -> Response:
-        given = [take(request) for take in takers]
+        query, position = _parameters(request.scope["query_string"], cursor=cursor)
+        given = [take(request, query) for take in takers]
         sent = await read_json(request, body_bytes_max) if body is not None else b""
-        if show is not None and (position := _position(request.scope["query_string"], cursor=cursor)) is not None:
+        if show is not None and position is not None:
             await show(position)
 
         def ask() -> Any:
@@ -109,49 +110,35 @@ def _response(found: Answer) -> Response:
     return found if isinstance(found, Response) else Json(found)
 
 
-def _taker(parameter: inspect.Parameter) -> Callable[[Request], Any]:
+def _taker(parameter: inspect.Parameter) -> Callable[[Request, Mapping[str, str]], Any]:
     kind = parameter.annotation
     if kind is Request:
-        return lambda request: request
+        return lambda request, _: request
     if kind is str:
-        return lambda request: request.path_params[parameter.name]
-    cursor = AFTER in kind.__struct_fields__
-    return lambda request: checked(
-        _parameters(request.scope["query_string"], cursor=cursor), kind, ("query",), strict=False
-    )
+        return lambda request, _: request.path_params[parameter.name]
+    return lambda _, query: checked(query, kind, ("query",), strict=False)
 
 
-def _parameters(query: bytes, *, cursor: bool) -> dict[str, str]:
-    """Return the parameters of a query string, but for a position. If one is repeated, the last one counts.
+def _parameters(query: bytes, *, cursor: bool) -> tuple[dict[str, str], str | None]:
+    """Return the parameters of a query string, and apart from them its position, if any.
 
-    >>> _parameters(b"url=http%3A%2F%2Fa.example%2F%C3%A9+%2B&n=1&n=2&flag&after=@@log/0:4", cursor=True)
-    {'url': 'http://a.example/é +', 'n': '2', 'flag': ''}
+    If one is repeated, the last one counts. Of a call that takes a cursor as `after` too, a position is told by how it
+    begins.
+
+    >>> _parameters(b"url=http%3A%2F%2Fa.example%2F%C3%A9+%2B&n=1&n=2&flag&%61fter=%40%40log/0:4", cursor=False)
+    ({'url': 'http://a.example/é +', 'n': '2', 'flag': ''}, '@@log/0:4')
+    >>> _parameters(b"after=c2Vj&n=1&after=@@log/0:4", cursor=True)
+    ({'after': 'c2Vj', 'n': '1'}, '@@log/0:4')
     """
-    return {name: value for name, value in _pairs(query) if not _names_position(name, value, cursor=cursor)}
-
-
-def _position(query: bytes, *, cursor: bool) -> str | None:
-    """Return the position in a query string, the last one; None without one.
-
-    >>> _position(b"after=c2Vj&n=1&after=%40%40log/0:4", cursor=True), _position(b"after=c2Vj", cursor=True)
-    ('@@log/0:4', None)
-    """
-    if AFTER.encode() not in query:
-        return None
-    found = [value for name, value in _pairs(query) if _names_position(name, value, cursor=cursor)]
-    return found[-1] if found else None
-
-
-def _names_position(name: str, value: str, *, cursor: bool) -> bool:
-    """Whether a parameter is a position: where a call takes a cursor too, by how it begins."""
-    return name == AFTER and (not cursor or value.startswith(MARK))
-
-
-def _pairs(query: bytes) -> Iterator[tuple[str, str]]:
-    for part in query.replace(b"+", b" ").split(b"&"):
-        if part:
-            name, _, value = part.partition(b"=")
-            yield _unquoted(name), _unquoted(value)
+    found, position = dict[str, str](), None
+    for part in filter(None, query.replace(b"+", b" ").split(b"&")):
+        name, _, value = part.partition(b"=")
+        text = _unquoted(value)
+        if (named := _unquoted(name)) == AFTER and (not cursor or text.startswith(MARK)):
+            position = text
+        else:
+            found[named] = text
+    return found, position
 
 
 def _unquoted(given: bytes) -> str:

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import curls
 import httpx
@@ -145,6 +146,7 @@ def test_what_is_no_position_of_this_crawl_is_refused(valkey: Server, monkeypatc
             "@00@log/0:1": "a backup was restored since",
         }.items():
             answer = client.get("/v1/stats", params={"after": wrong})
+            assert client.get(f"/v1/stats?%61fter={quote(wrong)}").json()["detail"] == answer.json()["detail"]
             assert (answer.status_code, why in answer.json()["detail"]) == (422, True), answer.text
             assert len(answer.content) < 1_000
         monkeypatch.setattr(opic.service.backend, "EFFECT_SECONDS", 0.1)
