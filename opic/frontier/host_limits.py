@@ -25,8 +25,16 @@ class HostLimits:
     def replace(self, limits: Mapping[str, int]) -> Int64s:
         """Replace the limits, by host; return the pages that are offered now and were not, or the other way round."""
         numbers = {self._replica.hosts.number(host): limit for host, limit in limits.items()}
-        before = set(np.flatnonzero(self._full).tolist())
-        self._limits = {number: limit for number, limit in numbers.items() if number is not None}
+        return self._use({number: limit for number, limit in numbers.items() if number is not None})
+
+    def change(self, host: str, limit: int) -> Int64s:
+        """Set the limit of a host, 0 for none; return pages as `replace` does."""
+        number = self._replica.hosts.number(host)
+        changed = self._limits if number is None else {**self._limits, number: limit}
+        return self._use({number: limit for number, limit in changed.items() if limit})
+
+    def _use(self, limits: dict[int, int]) -> Int64s:
+        before, self._limits = set(np.flatnonzero(self._full).tolist()), limits
         self._full = np.zeros(len(self._replica.hosts), np.bool_)
         for host in self._limits:
             self._recount(host)

@@ -1,7 +1,7 @@
 """The hot orders of all shards of a crawl: created on first use, kept up to date with replicas and leases.
 
-The replicas notify the orders of the records they apply. Held pages and hosts are read when a shard is first used, and
-again when news of other endpoints may have been missed; for the rest, what the store refuses teaches what they lease.
+The replicas notify the orders of the records they apply. Held pages and hosts are read in full when a shard is first
+used, and again when changes by other endpoints may have been missed.
 """
 
 import time

@@ -139,7 +139,6 @@ class HotShard:
         self._loading = False  # Whether the held pages are being read. Then:
         self._fetched = dict[int, int]()  # Pages that were fetched since that began, by which record,
         self._unheard = list[Change]()  # and changes since then.
-        self._limits = dict[str, int]()  # How many pages of a host may be read.
         self._full: dict[int, float] = {}  # Hosts at their cap of pages in flight: when free apart from it.
         self._silent: dict[int, float] = {}  # Hosts that fail in a row: until when they rest.
         self._single: dict[int, bool] = {}  # Hosts with an own delay: whether they have one.
@@ -257,8 +256,7 @@ class HotShard:
         self.lost |= b"r" in fields
         if b"m" in fields:
             limit, host = fields[b"m"].decode().split(" ")
-            self._limits[host] = int(limit)
-            self.order.changed(self.limits.replace({host: n for host, n in self._limits.items() if n}))
+            self.order.changed(self.limits.change(host, int(limit)))
         released = [page for page in map(int, fields.get(b"f", b"").split()) if self._is_newer(page, lsn)]
         self._free(np.array(released, np.int64))
         terms = fields.get(b"w", b"").split()
@@ -325,7 +323,7 @@ class HotShard:
         seconds = {name: found.revisit_seconds for name, found in held.politeness.items()}
         if self.revisit.set_hosts({k: v for k, v in seconds.items() if v is not None}) or not self._loaded:
             self.note_terms()
-        self._loaded, self._loading, self._limits = True, False, dict(held.limits)
+        self._loaded, self._loading = True, False
         self._free(np.array([page for page, lsn in self._fetched.items() if lsn > held.lsn], np.int64))
         self.hear(self._unheard)
         self._fetched.clear()
