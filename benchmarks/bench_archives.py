@@ -30,9 +30,8 @@ from workloads import page_url
 from opic.archives.events import ArchivedEvent, ArchiveEvents
 from opic.archives.files import ArchiveFile
 from opic.archives.records import ArchiveRecord, Position, read_records
-from opic.errors import BadUrl
 from opic.model.events import CrawlEvent
-from opic.urls.canonical import canonical_url
+from opic.urls.canonical import canonical_or_none
 
 PAGES, LINKS, TEXT = 2_000, 60, " some words of a page" * 20
 SEED = 20030524
@@ -101,13 +100,7 @@ def profile(path: Path) -> list[str]:
 
 
 def canonical(urls: Any) -> set[str]:
-    found = set()
-    for url in urls:
-        try:
-            found.add(canonical_url(url))
-        except BadUrl:
-            continue
-    return found
+    return {page for url in urls if (page := canonical_or_none(url)) is not None}
 
 
 def beside_heritrix(path: Path, events: list[CrawlEvent]) -> dict[str, Any]:

@@ -15,12 +15,11 @@ import numpy as np
 from experiments.recorded_graphs import RecordedGraph
 from experiments.skeleton import OPIC_PAPER, Axes, Experiment, Row, Run, keys
 from opic.arrays import Float64s, Int64s
-from opic.errors import BadUrl
 from opic.graph.crawled import LinkMatrix, degrees
 from opic.graph.pagerank import DAMPING, pagerank
 from opic.model.cash import CrawlRules
 from opic.model.transfer import Transfer
-from opic.urls.canonical import canonical_url, host_of, registered_domain, shard_of
+from opic.urls.canonical import canonical_or_none, host_of, registered_domain, shard_of
 
 GRAPHS: Final = ("hollins", "gr0-california", "uk-2007-05-100000")
 SHARDS: Final = 16
@@ -49,21 +48,14 @@ class Layout:
     def of(cls, graph: RecordedGraph, by: str, shards: int = SHARDS) -> "Layout":
         """Spread the pages of a graph: by "host", by "url", or all in "one shard"."""
         made_up = [f"http://site{part}.example/{page}" for page, part in enumerate(graph.group.tolist())]
-        urls = [_canonical(url, other) for url, other in zip(graph.urls or made_up, made_up, strict=True)]
+        # In the form in which they are sent; a few are no URLs.
+        urls = [canonical_or_none(url) or other for url, other in zip(graph.urls or made_up, made_up, strict=True)]
         hosts = list(map(host_of, urls))
         keys = {"host": hosts, "url": urls, "one shard": [""] * len(urls)}[by]
         shard = np.array([shard_of(key, shards if by != "one shard" else 1) for key in keys], np.int64)
         number: dict[str, int] = {}
         domain = [number.setdefault(registered_domain(host), len(number)) for host in hosts]
         return cls(urls, shard, np.array(domain, np.int64))
-
-
-def _canonical(url: str, other: str) -> str:
-    """Return a recorded URL in the form in which it is sent, or `other` for the few that are no URLs."""
-    try:
-        return canonical_url(url)
-    except BadUrl:
-        return other
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from opic.model.packed_events import array_length, is_array
 from opic.model.page_notes import GIVEN_UP
 from opic.model.rounds import RoundCount
 from opic.model.transfer import Transfer
-from opic.urls.canonical import URL_BYTES_MAX, canonical_url, rules_applied, shown
+from opic.urls.canonical import URL_BYTES_MAX, canonical_or_none, canonical_url, rules_applied, shown
 from opic.urls.normalization import PLAIN, Normalization
 
 SCHEMA_VERSION: Final = 1
@@ -283,10 +283,7 @@ def encode_without_passwords(event: CrawlEvent) -> bytes:
 
 
 def _without_password(link: str) -> str:
-    try:
-        return canonical_url(link, LINK_BYTES_MAX)
-    except BadUrl:
-        return ""
+    return canonical_or_none(link, LINK_BYTES_MAX) or ""
 
 
 def shown_canonical(url: str, limits: EventLimits) -> dict[str, object]:

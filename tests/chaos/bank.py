@@ -10,13 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from opic.errors import BadUrl
 from opic.model.cash import Flag, split
 from opic.model.event_checks import decode_events
 from opic.model.events import CheckedEvent, EventLimits, Outcome, Record
 from opic.model.ledger_page import LedgerPage
 from opic.replica import Crawl
-from opic.urls.canonical import canonical_url
+from opic.urls.canonical import canonical_or_none
 
 
 @dataclass
@@ -65,12 +64,7 @@ def _count(found: Expected, event: CheckedEvent) -> None:
 
 
 def _children(event: CheckedEvent) -> tuple[str, ...]:
-    distinct: dict[str, None] = {}
-    for link in event.links:
-        try:
-            distinct[canonical_url(link)] = None
-        except BadUrl:
-            continue
+    distinct = {page: None for link in event.links if (page := canonical_or_none(link)) is not None}
     distinct.pop(event.url, None)
     return tuple(distinct)
 
