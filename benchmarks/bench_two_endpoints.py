@@ -30,7 +30,7 @@ from workloads import SEED
 PAGES_A_HOST = 10
 CONNECTIONS = 24  # Of each endpoint.
 REPORT_SECONDS, LINKS = 0.5, 10
-SILENT = 20  # One page in so many is never reported; its lease expires.
+SILENT = 20  # One page in 20 is never reported; its lease expires.
 TICK_SECONDS = 0.02
 LEASE_SECONDS = 4.0
 # CPU time is for a thousand calls.
@@ -39,7 +39,7 @@ FIGURES += ("pages_per_s", "events_per_s", "worker_cpu")
 
 
 class Crawlers:
-    """Asks endpoints by the clock, and reports what it got."""
+    """Asks endpoints at fixed times, and reports the pages it got."""
 
     def __init__(self, one: Running, urls: Sequence[str], n: int) -> None:
         """Ask for `n` pages at a time."""

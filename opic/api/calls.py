@@ -29,6 +29,7 @@ from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS
 from opic.ingest.event_log import KeyedCall, Positions
 from opic.messages import sentences
 from opic.messages.local import RankedDomain
+from opic.messages.terms import POSITION_HEADER
 from opic.model.cash import MILLION
 from opic.model.events import EventLimits, page_of, shown_canonical
 from opic.query.forecast import forecast
@@ -50,7 +51,6 @@ SLOW_THREADS: Final = 4
 READY_SECONDS: Final = 5.0  # Timeout of the readiness check; after it the answer is "not ready".
 EXCERPT_BYTES: Final = 500  # Bytes shown of a dead letter's value, which may be as large as a body.
 Handed = Callable[[Mapping[str, Any], str, str | None], object]
-POSITION_HEADER: Final = "opic-position"
 POSITION_HEADER_BYTES_MAX: Final = 2_048  # nginx gives up on an answer whose headers take more than 4 kB.
 WAITING_THREADS: Final = 8  # Those in which calls wait for a worker that lags.
 READY_THREADS: Final = 4  # Separate threads, so that slow calls do not make the service look dead.

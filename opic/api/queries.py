@@ -37,7 +37,7 @@ _DURATION = {"type": "string", "pattern": rf"^{NUMBER}[hd]$"}
 _WINDOW = {"anyOf": [_ROUNDS, _DURATION], "examples": [0.5, "30d"]}
 After = Annotated[
     str | None,
-    about("Continue here: `next` of the previous answer. Or, in its place or beside it, the `position` of a write."),
+    about("Continue here: `next` of the previous answer. Also takes the `position` of a write, alone or in addition."),
 ]
 
 
@@ -136,9 +136,8 @@ class TopPages(OfPolicy, frozen=True):
     after: Annotated[
         str | None,
         about(
-            "Continue here: `next` of the previous answer. While the crawl goes on, a page that passes the last one of "
-            "that answer meanwhile is left out or comes twice. Or, in its place or beside it, the `position` of a "
-            "write."
+            "Continue here: `next` of the previous answer. While the crawl goes on, a page that overtakes the last one "
+            "of that answer may be missing or come twice. Also takes the `position` of a write, alone or in addition."
         ),
     ] = None
 

@@ -16,9 +16,9 @@ import msgspec
 from opic.client import answers
 from opic.client.errors import BadAnswer, CallFailed, ClientError, EventsRejected, failure
 from opic.client.host_pace import HostPace, retry_after_seconds
+from opic.messages.terms import POSITION_HEADER
 
 BAD_ANSWER_CHARS: Final = 200
-POSITION_HEADER: Final = "opic-position"
 ANOTHER_PROGRAM: Final = "another program listens there: give the client the URL that `opic serve` prints"
 
 Form = Literal["msgpack", "json", "lines"]
@@ -90,7 +90,7 @@ class Call(Generic[T]):
             raise BadAnswer(f"{where}: unexpected answer, so {ANOTHER_PROGRAM}: {error}: {said!r}") from None
         if self.outcome is not None:
             return self.outcome(None)
-        if POSITION_HEADER in response.headers:  # Of a call with a key, whose body is the same at each repeat.
+        if POSITION_HEADER in response.headers:
             answer = msgspec.structs.replace(answer, position=response.headers[POSITION_HEADER])
         if self.then is not None:
             self.then(answer)

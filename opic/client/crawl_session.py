@@ -50,7 +50,7 @@ class CrawlSession:
         crawl_delays: seconds by host, from robots.txt, for the next call for pages.
         exhausted: whether the last call for pages was told that none will come.
         poll_at: monotonic time of the next call for pages.
-        idle_since: monotonic time since when there are neither pages nor reports; infinite while the service is away.
+        idle_since: monotonic time at which pages and reports ran out; infinite while the service is unavailable.
         awake: set when there is something to send.
     """
 
@@ -139,7 +139,7 @@ class CrawlSession:
         return any(self._seeds.values()) or len(self.unsent) > 0
 
     def wake(self) -> None:
-        """Note that the crawl goes on: the service is asked for pages again, whatever it said before."""
+        """Ask the service for pages again at the next turn, even if it said that none will come."""
         self.poll_at, self.idle_since, self.exhausted = 0.0, max(self.idle_since, time.monotonic()), False
         self.awake.set()
 
@@ -194,7 +194,7 @@ class CrawlSession:
             if len(urls) == 1:
                 log.error("%s can't be made known: %s", urls[0], error)
                 return
-            for url in urls:  # One that can't be taken does not hold up the others.
+            for url in urls:  # A seed that is refused must not block the others.
                 await self._send_seeds([url], depth)
 
     async def _send_events(self) -> None:
@@ -278,7 +278,7 @@ class CrawlSession:
                 async with asyncio.timeout(CLOSE_SECONDS), self._calling:
                     await self._send()
             except (ClientError, TimeoutError) as error:
-                log.error("the service did not take all that was left at the end: %s", str(error) or "it is too slow")
+                log.error("not everything could be sent at the end: %s", str(error) or "the service is too slow")
         if not self.unsent.save():
             log.error("%d events are lost: no directory keeps them. Their pages are offered again", len(self.unsent))
         await self.client.aclose()

@@ -26,6 +26,8 @@ META: Final = f"Strings kept with the page: names and values together at most {M
 NOT_BEFORE: Final = "Unix seconds or RFC 3339: the page is not offered before. The last one given is kept; 0 ends it."
 PRIORITY: Final = "Factor on the page's key in the order of suggestions, 1 by default. The last one given is kept."
 
+POSITION_HEADER: Final = "opic-position"  # Of an answer whose body is the same each time a call is repeated.
+
 Depth = Annotated[int, Meta(ge=0, le=DEPTH_MAX)]
 HostName = Annotated[str, Meta(max_length=HOST_CHARS_MAX)]
 

@@ -38,7 +38,7 @@ def define(backend: Backend, change: ClassesChange) -> ClassChange:
     Raises:
         BadInput: the payout is continuous, or the change can't be made.
         ChangedMeanwhile: the classes are of another version than the change wants.
-        Refused: there is no place for so many, or no cash for so much weight.
+        Refused: there are too many classes, or the weights would grant more cash than a shard has.
     """
     if len(backend.crawl) == 1 and not backend.log.single:
         raise BadInput("classes are set in an order that many partitions do not have: use a topic of one partition")

@@ -34,7 +34,7 @@ def stored(seconds: float) -> float:
 
 
 def first(times: Mapping[Any, float], latest: float, most: int) -> list[Any]:
-    """The members up to a time, at most so many, in the order of a sorted set."""
+    """The first `most` members of a sorted set up to a time, in its order."""
     return [member for _, _, member in sorted((at, str(m).encode(), m) for m, at in times.items() if at <= latest)][
         :most
     ]

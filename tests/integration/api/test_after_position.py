@@ -51,7 +51,7 @@ def page(number: int) -> str:
 
 
 def write_and_read(writer: httpx.Client, reader: httpx.Client, seed: int = 0) -> None:
-    """Each event names a page that nobody knew; the reader is asked about it at once."""
+    """Each event names a new page; the reader is asked about it at once."""
     rng = random.Random(seed)
     for number in range(WRITES):
         read, found = page(number), page(number + 1)

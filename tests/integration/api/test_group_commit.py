@@ -80,7 +80,7 @@ def test_calls_that_wait_for_the_disk_share_the_next_append(backend: Backend) ->
 
 def test_call_over_the_limit_of_the_backlog_is_refused_and_the_others_are_not(backend: Backend) -> None:
     calls = [[event(10 * call + n) for n in range(size)] for call, size in enumerate((30, 11, 9, 2, 1))]
-    ends = {"log/0": 40}  # Of all that was appended together.
+    ends = {"log/0": 40}  # The end of the whole append.
     first, second, third, fourth, fifth = backend.accept_together(calls)
     assert (first, third, fifth) == (ends, ends, ends)
     assert all("OPIC_MAX_LAG" in str(error) and isinstance(error, StoreUnavailable) for error in (second, fourth))

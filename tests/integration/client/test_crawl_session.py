@@ -123,7 +123,7 @@ def test_a_page_that_was_lost_and_is_leased_again_goes_on_without_being_handed_o
             session.seed("http://again.example/")
             (leased,) = await lease(session, "again.example")
             name = leased.page.lease
-            service.release([name])  # As if it had ended unheard of.
+            service.release([name])  # The session does not hear of this.
             deadline = time.monotonic() + 20
             while leased.page.lease == name:
                 assert time.monotonic() < deadline
@@ -194,7 +194,7 @@ def test_a_service_that_goes_away_is_waited_for_and_one_that_never_was_is_an_err
             assert second.page.url == "http://away.example/a"
             assert session.idle_since < time.monotonic()
 
-    async def nobody() -> None:
+    async def without_service() -> None:
         url = f"http://127.0.0.1:{free_port()}"
         async with CrawlSession(AsyncClient(url, retry_seconds=0)) as session:
             session.seed(SITE)
@@ -203,7 +203,7 @@ def test_a_service_that_goes_away_is_waited_for_and_one_that_never_was_is_an_err
 
     asyncio.run(crawl())
     assert counts["events"] == 1
-    asyncio.run(nobody())
+    asyncio.run(without_service())
 
 
 def test_crawl_delays_are_sent_with_the_next_call_that_succeeds(

@@ -1,4 +1,4 @@
-"""Whatever endpoints and events do, each endpoint knows of every page and host what the store has."""
+"""After any calls and events, each endpoint knows the same of every page and host as the store."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whatever calls come, at the borders of time too, the functions that lease pages do what a plain model does."""
+"""The functions that lease pages do what a plain model does, for any calls, and exactly at the ends of times."""
 
 from dataclasses import replace
 from typing import Any
