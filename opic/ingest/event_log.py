@@ -9,7 +9,7 @@ A call with an Idempotency-Key is appended once, even if its values need several
 two of them: the progress of the call is stored in the same function call as the records.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final, Protocol
@@ -108,8 +108,8 @@ class Log(Protocol):
     def left(self, begun: Begun, values: Sequence[bytes]) -> int:
         """Return how many events of a call are not in the log yet, about."""
 
-    def ends(self) -> Positions:
-        """Return the end of each partition."""
+    def ends(self, named: Iterable[str] = ()) -> Positions:
+        """Return the end of each partition. The log is asked whether it has those that are named, if they are new."""
 
     def missing(self) -> Mapping[str, int]:
         """Return how many events are gone from the log that have not taken effect, by partition."""
@@ -286,7 +286,7 @@ class EventLog:
         with store_errors():
             return int(self.client.get(self.keys.end) or 0)
 
-    def ends(self) -> Positions:
+    def ends(self, named: Iterable[str] = ()) -> Positions:
         """Return the end offset by partition."""
         return {self.partition: self.end()}
 

@@ -134,7 +134,8 @@ class Publisher(AbstractContextManager["Publisher"]):
                 self._send_filled(full)
 
     def _send_filled(self, filled: Pack) -> None:
-        self._waiting.append((self._producer.send(self._topic, pack(filled.values), filled.host), len(filled.values)))
+        sent = self._producer.send(self._topic, pack(filled.values), filled.host, partition=filled.partition)
+        self._waiting.append((sent, len(filled.values)))
         self._in_flight += len(filled.values)
 
     def _send_lingering(self) -> None:

@@ -96,11 +96,11 @@ def pack(values: Sequence[bytes]) -> bytes:
 class Pack:
     """The events of a record while it is filled: their values, and the numbers that the caller gave them."""
 
-    __slots__ = ("host", "links", "numbers", "since", "size", "values")
+    __slots__ = ("host", "links", "numbers", "partition", "since", "size", "values")
 
-    def __init__(self, host: bytes) -> None:
-        """Begin with none. `host` is that of the first event, the record's key."""
-        self.host, self.since = host, time.monotonic()
+    def __init__(self, partition: int | None, host: bytes) -> None:
+        """Begin with none, for a partition. `host` is that of the first event, the record's key."""
+        self.partition, self.host, self.since = partition, host, time.monotonic()
         self.values, self.numbers = list[bytes](), list[int]()
         self.links = self.size = 0
 
@@ -124,7 +124,7 @@ class Packs:
         """Add an event; return the record of its partition that has no room for it, and is to be sent before."""
         filling, full = self._filling.get(partition), None
         if filling is None or not filling.fits(value, links):
-            full, filling = filling, Pack(host)
+            full, filling = filling, Pack(partition, host)
             self._filling[partition] = filling
         filling.values.append(value)
         filling.numbers.append(number)

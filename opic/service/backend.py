@@ -313,7 +313,7 @@ class Backend:
         except BeingRestored:
             raise BadInput("after: a backup was restored since, which replaced what was written then") from None
         if self._waiting_below(positions):
-            ends = self.log.ends()
+            ends = self.log.ends(positions)
             if any(ends.get(partition, 0) < end for partition, end in positions.items()):
                 raise BadInput("after: beyond the end of this crawl's log; was it answered by another crawl?")
             self.settle(positions)

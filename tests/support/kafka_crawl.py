@@ -15,7 +15,7 @@ import curls
 import httpx
 from command_line import run_here
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.admin import NewTopic
+from kafka.admin import NewPartitions, NewTopic
 from kafka.errors import CoordinatorNotAvailableError
 from kafka.structs import OffsetAndMetadata
 from kafka_server import Kafka
@@ -74,6 +74,14 @@ class Topic:
         try:
             admin.delete_topics([name])
             wait_until(lambda: name not in admin.list_topics())
+        finally:
+            admin.close()
+
+    def grow(self, partitions: int) -> None:
+        """Add partitions, up to a number."""
+        admin = KafkaAdminClient(bootstrap_servers=self.kafka.bootstrap)
+        try:
+            admin.create_partitions({self.name: NewPartitions(partitions)})
         finally:
             admin.close()
 

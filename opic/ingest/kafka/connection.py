@@ -60,6 +60,9 @@ BOOTSTRAP_SECONDS: Final = 3.0  # A command answers within 5 s when Kafka is awa
 REQUEST_SECONDS: Final = 10.0
 COORDINATOR_SECONDS: Final = 10.0
 COORDINATOR_POLL_SECONDS: Final = 0.1
+METADATA_SECONDS: Final = (
+    10.0  # How often a client asks for the partitions of its topics; its own default is 5 minutes.
+)
 RECONNECT_SECONDS_MAX: Final = 2.0  # The client's default, 30 s, is much longer than a restart of Kafka.
 RECORD_BYTES_MIN: Final = 1 << 20  # Kafka's own limit.
 RECORD_OVERHEAD_BYTES: Final = 1 << 16  # Headers and framing around the largest body.
@@ -261,7 +264,7 @@ class KafkaCluster:
             "auto_offset_reset": "none",
             "allow_auto_create_topics": False,
             "request_timeout_ms": _ms(REQUEST_SECONDS),
-            "metadata_max_age_ms": 60_000,
+            "metadata_max_age_ms": _ms(METADATA_SECONDS),
             "metrics_enabled": False,
             "isolation_level": self.settings.kafka_isolation,
             "record_bytes_max": self.record_bytes_max,
@@ -277,6 +280,7 @@ class KafkaCluster:
             "compression_type": "zstd",
             "max_request_size": self.record_bytes_max,
             "request_timeout_ms": _ms(REQUEST_SECONDS),
+            "metadata_max_age_ms": _ms(METADATA_SECONDS),
             "max_block_ms": _ms(REQUEST_SECONDS),
             "delivery_timeout_ms": _ms(2 * REQUEST_SECONDS),
             "metrics_enabled": False,

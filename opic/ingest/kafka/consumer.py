@@ -115,7 +115,7 @@ class KafkaSource:
     def partitions(self) -> tuple[list[int], int]:
         """The numbers of our partitions, and how many the topic has."""
         ours = sorted(p.partition for p in self._consumer.assignment())
-        # The topic may have more partitions by now; metadata is at most a minute old.
+        # The topic may have more partitions by now.
         known = self._consumer.partitions_for_topic(self._cluster.topic) if ours else None
         self._partitions = max(self._partitions, len(known or ()))
         return ours, self._partitions

@@ -30,9 +30,11 @@ from opic.urls.normalization import PLAIN, Normalization
 log = logging.getLogger("opic.ingest")
 
 ANSWER_SECONDS: Final = 10.0  # The same as the endpoint's timeout for the store.
-COUNT_SECONDS: Final = 1.0  # How long a topic's number of partitions counts; the client asks for it once a minute.
+COUNT_SECONDS: Final = 1.0  # How long a topic's number of partitions counts, before the client is asked again.
 LINGER_SECONDS: Final = 0.002  # How long the client waits for more records to send together: some calls come at once.
 BATCH_BYTES: Final = 1 << 18  # Before compression; the client's own is 16 KiB, some seven events.
+ORDERED: Final = ("classes", "classify")  # Kinds of records that take effect in the order in which they were sent,
+CLASSES_PARTITION: Final = 0  # and so are all in one partition, however many there come to be.
 CLOSE_SECONDS: Final = 1.0  # For other threads' records in flight on a client that is replaced.
 
 
@@ -43,7 +45,7 @@ class Sent(NamedTuple):
     future: Any
 
 
-_ToSend = tuple[bytes, bytes | None, Headers]  # Value, key and headers.
+_ToSend = tuple[bytes, bytes | None, Headers, int | None]  # Value, key, headers, and the partition if it is decided.
 
 
 class Producer:
@@ -63,9 +65,18 @@ class Producer:
         self._client: Client = self._connect()
 
     def send(
-        self, topic: str, value: bytes, key: bytes | None = None, headers: Sequence[tuple[str, bytes]] = (), **more: Any
+        self,
+        topic: str,
+        value: bytes,
+        key: bytes | None = None,
+        headers: Sequence[tuple[str, bytes]] = (),
+        partition: int | None = None,
+        **more: Any,
     ) -> Sent:
         """Pass a record to the client, which sends it in a batch; return a handle for `wait`.
+
+        The partition is that of the key unless it is given. A record of many events goes to the one that it was filled
+        for: if partitions were added since, the key's new one is not that of the other hosts in it.
 
         Raises:
             BadInput: the record is too large for Kafka.
@@ -73,7 +84,8 @@ class Producer:
         """
         client = self._client
         try:
-            partition = self.partition(topic, key)
+            if partition is None:
+                partition = self.partition(topic, key)
             return Sent(client, client.send(topic, value, key, list(headers), partition, **more))
         except Exception:
             with self._cluster.errors():  # Here, and not around it: entering it costs 2 us a record.
@@ -89,12 +101,20 @@ class Producer:
         """
         if key is None or not key.isascii():
             return None
+        return shard_of(key.decode("ascii"), self.count(topic))
+
+    def count(self, topic: str) -> int:
+        """Return how many partitions a topic has; more may have been added in the last METADATA_SECONDS.
+
+        Raises:
+            KafkaUnavailable: Kafka does not answer.
+        """
         now, (count, until) = time.monotonic(), self._counts.get(topic, (0, 0.0))
         if now >= until:
             with self._cluster.errors():
                 count = len(self._client.partitions_for(topic))
             self._counts[topic] = count, now + COUNT_SECONDS
-        return shard_of(key.decode("ascii"), count)
+        return count
 
     def wait(self, sent: Iterable[Sent], seconds: float) -> list[Any]:
         """Wait for records; return the topic_partition and offset of each.
@@ -172,6 +192,7 @@ class KafkaLog:
         self._lock = threading.Lock()  # A consumer is for one thread at a time.
         self.mean_events = 1.0  # In a record of the last call.
         self._first = FirstOffsets(crawl, cluster.topic)
+        self._replaced = 0.0  # When the consumer was replaced last, monotonic.
         self._consumer: Client = cluster.consumer(isolation_level=ALL)
         try:
             self._partitions = cluster.partitions(self._consumer)
@@ -190,6 +211,8 @@ class KafkaLog:
     @property
     def single(self) -> bool:
         """Whether all records take effect in the order in which they were accepted."""
+        with self._lock, self._cluster.errors():
+            self._notice()
         return len(self._partitions) == 1 and len(self._crawl) == 1
 
     def append(self, values: Sequence[bytes], time_us: int, kind: str = "event") -> Positions:
@@ -207,7 +230,7 @@ class KafkaLog:
             BadInput: a record is too large for Kafka, or its kind needs a single shard and a single partition.
             KafkaUnavailable: Kafka is unavailable; some of the records may have been written.
         """
-        if kind in ("classes", "classify") and len(self._crawl) == 1 and not self.single:
+        if kind in ORDERED and len(self._crawl) == 1 and not self.single:
             raise BadInput(
                 f"classes can't be set with one shard and {len(self._partitions)} partitions of "
                 f"{self._cluster.topic}, because their events have no common order: use one partition, or many shards"
@@ -243,8 +266,8 @@ class KafkaLog:
             if self.throttle.left > ANSWER_SECONDS:  # Its answer would come too late, and the caller try again.
                 raise throttled(self._cluster.where, self.throttle)
             sent = [
-                self._producer.send(topic, value, host, headers, timestamp_ms=at_ms)
-                for value, host, headers in self._records(values, time_us, kind, key)
+                self._producer.send(topic, value, host, headers, partition, timestamp_ms=at_ms)
+                for value, host, headers, partition in self._records(values, time_us, kind, key)
             ]
             self.mean_events = len(values) / len(sent) if sent else self.mean_events
             written = self._producer.wait(sent, ANSWER_SECONDS)
@@ -261,27 +284,43 @@ class KafkaLog:
             for index, value in enumerate(values):
                 control = is_control(kind, value)
                 signed = self._signatures.headers(kind, value, time_us) if control else headers_of(kind, key, (index,))
-                yield value, key_of(value, kind, normalization), signed
+                yield value, key_of(value, kind, normalization), signed, CLASSES_PARTITION if kind in ORDERED else None
             return
         filling = Packs()
         for index, value in enumerate(values):
             host, links = _host_and_links(value, normalization)
             partition = self._producer.partition(self._cluster.topic, host)
             if host is None or partition is None:
-                yield value, host, headers_of(kind, key, (index,))
+                yield value, host, headers_of(kind, key, (index,)), partition
             elif (full := filling.add(partition, host, value, links, index)) is not None:
-                yield pack(full.values), full.host, headers_of(kind, key, full.numbers)
+                yield pack(full.values), full.host, headers_of(kind, key, full.numbers), partition
         for last in filling.take():
-            yield pack(last.values), last.host, headers_of(kind, key, last.numbers)
+            yield pack(last.values), last.host, headers_of(kind, key, last.numbers), last.partition
 
-    def ends(self) -> Positions:
-        """Return the end of each partition."""
+    def ends(self, named: Iterable[str] = ()) -> Positions:
+        """Return the end of each partition. Kafka is asked for partitions that are named and not known here."""
         with self._logging_outages(), self._lock, self._cluster.errors():
-            known = self._consumer.partitions_for_topic(self._cluster.topic) or ()
-            if len(known) > len(self._partitions):
-                self._partitions = self._cluster.partitions(self._consumer)
+            self._notice(named)
             found = self._consumer.end_offsets(self._partitions, timeout_ms=round(ANSWER_SECONDS * 1000))
         return {name_of(partition): end for partition, end in found.items()}
+
+    def _notice(self, named: Iterable[str] = ()) -> None:
+        """Notice partitions that were added.
+
+        Clients ask for them now and then, each at its own time: the producer, or another endpoint whose position a
+        caller names, may know of some before the consumer. That one is then replaced: asked for the ends of partitions
+        of which it does not know all, it would raise a KeyError (findings/kafka-python-added-partitions.sh).
+        """
+        topic, ours = self._cluster.topic, len(self._partitions)
+        known = len(self._consumer.partitions_for_topic(topic) or ())
+        beyond = self._producer.count(topic) > ours or not {*map(name_of, self._partitions)}.issuperset(named)
+        if known <= ours and beyond and time.monotonic() - self._replaced >= COUNT_SECONDS:
+            fresh = self._cluster.consumer(isolation_level=ALL)
+            self._consumer.close()
+            self._consumer, self._replaced = fresh, time.monotonic()
+            known = len(self._cluster.partitions(fresh))
+        if known > ours:
+            self._partitions = self._cluster.partitions(self._consumer)
 
     def missing(self) -> Mapping[str, int]:
         """Return how many events are gone from the topic that have not taken effect, by partition."""
@@ -313,7 +352,7 @@ def key_of(value: bytes, kind: str = "event", normalization: Normalization = PLA
     b'example.org'
     """
     if kind not in ("event", "seeds", "forget"):
-        return kind.encode()  # Definitions of classes take effect in their order: all in one partition.
+        return kind.encode()
     if kind == "event":
         return _host_and_links(value, normalization)[0]
     try:

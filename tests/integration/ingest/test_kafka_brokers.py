@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from conftest import want_server
-from kafka import KafkaAdminClient, KafkaProducer
-from kafka.admin import NewPartitions
+from kafka import KafkaProducer
 from kafka_crawl import Topic, event, opened, settings_of, settle, workers
 from kafka_server import NEWEST, OLDEST, Kafka
 from processes import wait_until
@@ -107,16 +106,14 @@ def test_events_of_each_client_codec_and_producer_take_effect_once(
 def test_events_of_partitions_added_while_workers_run_take_effect_once(
     kafka: Kafka, valkey: Server, tmp_path: Path
 ) -> None:
-    """Clients look for new partitions once a minute."""
+    """Transactions in them too."""
     topic = Topic(kafka, 2)
     settings = settings_of(kafka, valkey, topic.name, shards=4)
     with opened(settings) as crawl, workers(settings, tmp_path, 2) as running:
         wait_until(lambda: topic.shares() == [1, 1])
         topic.put([event(f"http://h{number}.example/before") for number in range(100)], None)
         settle(crawl, topic)
-        admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
-        admin.create_partitions({topic.name: NewPartitions(4)})
-        admin.close()
+        topic.grow(4)
         with topic.transactions() as one:
             one.abort("http://aborted.example/", partition=3)
             one.commit(*(f"http://h{number}.example/committed" for number in range(50)), partition=3)
