@@ -78,8 +78,8 @@ class Discovery:
         urls = [f"{SITE}{seed}" for seed in seeds]
         self.apply([encode_seeds(urls, 0, trust=1.0 if self._trust else None)], "seeds")
         self.writer.drain()
-        while found := self.frontier.next(batch, mode=self.mode)["pages"]:
-            pages = [int(page["url"].removeprefix(SITE)) for page in found]  # type: ignore[attr-defined]
+        while found := self.frontier.next(batch, mode=self.mode).pages:
+            pages = [int(page.url.removeprefix(SITE)) for page in found]
             yield pages
             events = [CrawlEvent(f"{SITE}{page}", [f"{SITE}{to}" for to in graph.links_of(page)]) for page in pages]
             self.apply(list(map(encode_crawl_event, events)), "event")

@@ -30,6 +30,7 @@ from harness import RECORD_TIME_US, SEEDS_A_RECORD, embedded_server, write_resul
 
 from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest import ShardWriter
+from opic.messages.frontier import NextPages
 from opic.model.cash import Flag
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.query.coverage import CoverageQuery
@@ -91,11 +92,11 @@ class Filled:
         self.crawl.follow()  # Every call has to; here none of them is charged with it.
 
 
-def check(name: str, found: Any, filled: Filled, coverage: CoverageQuery) -> None:
+def check(name: str, found: NextPages, filled: Filled, coverage: CoverageQuery) -> None:
     """Compare the first answer of a mode with a plain sort of all pages."""
     crawl = filled.crawl
     replica, mode = crawl.replicas[0], ASKED[name].get("mode", "any")
-    urls = [page["url"] for page in found["pages"]]
+    urls = [page.url for page in found.pages]
     places = [place[1] for place in crawl.ids_of(urls) if place is not None]
     opened = (replica.state & Flag.OPEN) != 0
     sides = {"any": opened | True, "refresh": opened}
@@ -122,9 +123,9 @@ def measure(shard: Shard, pages: int, rounds: int) -> dict[str, dict[str, dict[s
     coverage = CoverageQuery(PageFlows(kept))
     frontier = Frontier(crawl, PolitenessSettings(host_delay_seconds=0.0), coverage=coverage, links=kept)
     for name, terms in ASKED.items():  # The first calls load the replica, the orders, the links.
-        found: Any = frontier.next(NEXT, **terms)
+        found = frontier.next(NEXT, **terms)
         check(name, found, filled, coverage)
-        frontier.release([page["lease"] for page in found["pages"]])
+        frontier.release([page.lease for page in found.pages])
     rows: dict[str, dict[str, dict[str, float]]] = {}
     for state in ("quiet", "events"):
         took: dict[str, list[float]] = {name: [] for name in ASKED}
@@ -135,9 +136,9 @@ def measure(shard: Shard, pages: int, rounds: int) -> dict[str, dict[str, dict[s
                 started = time.process_time()
                 found = frontier.next(NEXT, **terms)
                 took[name].append((time.process_time() - started) * 1000)
-                if len(found["pages"]) != NEXT:
-                    raise SystemExit(f"FAIL: {name} answered with {len(found['pages'])} pages")
-                frontier.release([page["lease"] for page in found["pages"]])
+                if len(found.pages) != NEXT:
+                    raise SystemExit(f"FAIL: {name} answered with {len(found.pages)} pages")
+                frontier.release([page.lease for page in found.pages])
         rows[state] = {name: summary(some, took["any"]) for name, some in took.items()}
         for name, row in rows[state].items():
             if ASKED[name].get("mode") == "discover":

@@ -205,7 +205,7 @@ def measure(shard: Shard, pages: int) -> dict[str, dict[str, float]]:
         found = timer.once(f"{label}, cold", lambda f=frontier: f.next(NEXT))
         if not delay:
             best = np.lexsort((np.arange(pages), -cash))[:NEXT]
-            assert [p["cash"] for p in found["pages"]] == cash[best].tolist()
+            assert [page.cash for page in found.pages] == cash[best].tolist()
         timer.once(f"{label}, warm", lambda f=frontier: f.next(NEXT), REPEATS)
     timer.once("next 1,000, host delay 0 s", lambda: Frontier(crawl, PolitenessSettings(0)).next(1000))
     held = order[: min(HELD, pages // 2)].tolist()

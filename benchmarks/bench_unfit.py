@@ -20,7 +20,6 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from harness import RECORD_TIME_US, SEEDS_A_RECORD, embedded_server, write_result
@@ -85,17 +84,17 @@ class Case:
     def call(self) -> float:
         """Return the CPU milliseconds of a call, and give its pages back."""
         started = time.process_time()
-        found: Any = self.frontier.next(NEXT)["pages"]
+        found = self.frontier.next(NEXT).pages
         took = (time.process_time() - started) * 1000
         if len(found) != NEXT:
             raise SystemExit(f"FAIL: {self.name}: {len(found)} pages")
-        self.frontier.release([page["lease"] for page in found])
+        self.frontier.release([page.lease for page in found])
         return took
 
     def check(self) -> None:
         """Check that no unfit page is handed out."""
-        found: Any = self.frontier.next(NEXT)["pages"]
-        if bad := [page["url"] for page in found if BIG in page["url"] or "a" * 1_100 in page["url"]]:
+        found = self.frontier.next(NEXT).pages
+        if bad := [page.url for page in found if BIG in page.url or "a" * 1_100 in page.url]:
             raise SystemExit(f"FAIL: {self.name}: {bad}")
 
 

@@ -101,9 +101,9 @@ def in_process(frontier: Frontier, calls: int) -> tuple[list[float], list[str]]:
     times, urls = [], []
     for _ in range(calls):
         started = perf_counter()
-        found: Any = frontier.next(NEXT)["pages"]
+        found = frontier.next(NEXT).pages
         times.append(1000 * (perf_counter() - started))
-        urls += [page["url"] for page in found]
+        urls += [page.url for page in found]
     return times, urls
 
 

@@ -32,13 +32,14 @@ def keys(example: Any) -> Iterator[str]:
 
 
 def fields() -> Iterator[tuple[str, str]]:
-    """Each field of each message, as it is on the wire."""
+    """Each field of each message that declares it, as it is on the wire."""
     for module in pkgutil.iter_modules(opic.messages.__path__):
         source = importlib.import_module(f"opic.messages.{module.name}")
         for name, kind in vars(source).items():
             if isinstance(kind, type) and kind.__module__ == source.__name__:
                 if issubclass(kind, msgspec.Struct):
-                    yield from ((name, field.encode_name) for field in msgspec.structs.fields(kind))
+                    own = [field for field in msgspec.structs.fields(kind) if field.name in kind.__annotations__]
+                    yield from ((name, field.encode_name) for field in own)
                 elif hasattr(kind, "__dataclass_fields__"):
                     yield from ((name, field) for field in kind.__dataclass_fields__)
 

@@ -37,10 +37,10 @@ MAY_IMPORT: dict[str, list[str]] = {
     "store": ["arrays", "errors", "redaction", "model"],
     "replica": ["arrays", "errors", "memory", "urls", "model", "store"],
     "ingest": ["arrays", "errors", "redaction", "memory", "urls", "model", "settings", "store", "replica"],
-    "query": ["arrays", "background", "errors", "urls", "model", "graph", "store", "replica", "whole_files"],
-    "admission": ["arrays", "background", "errors", "urls", "model", "store", "replica", "query"],
+    "query": ["arrays", "background", "errors", "messages", "urls", "model", "graph", "store", "replica"],
+    "admission": ["arrays", "background", "errors", "messages", "urls", "model", "store", "replica", "query"],
     "frontier": ["arrays", "errors", "messages", "urls", "model", "store", "replica", "query", "admission"],
-    "service": ["errors", "logs", "memory", "urls", "model", "settings", "store", "replica", "ingest", "query"],
+    "service": ["errors", "logs", "memory", "messages", "urls", "model", "settings", "store", "replica", "ingest"],
     "client": ["errors", "redaction", "messages", "whole_files"],  # Crawlers import it: no server, no store.
     "local": ["arrays", "addresses", "compressed", "robots", "errors", "urls", "model", "graph", "html", "client"],
     "sampling": ["arrays", "errors", "urls", "model", "graph", "html", "client", "local", "whole_files"],
@@ -49,10 +49,11 @@ MAY_IMPORT: dict[str, list[str]] = {
     "sitemaps": ["addresses", "compressed", "errors", "urls", "html"],
     "archives": ["compressed", "errors", "urls", "model", "html", "temporary_files"],
 }
-MAY_IMPORT["service"] += ["admission", "frontier", "redaction", "arrays", "background", "whole_files"]
+MAY_IMPORT["query"] += ["whole_files"]
+MAY_IMPORT["service"] += ["query", "admission", "frontier", "redaction", "arrays", "background", "whole_files"]
 MAY_IMPORT["local"] += ["whole_files"]
 MAY_IMPORT["ops"] = [*MAY_IMPORT["service"], "archives", "html", "service", "temporary_files"]
-MAY_IMPORT["api"] = [*MAY_IMPORT["service"], "service", "messages", "compressed"]
+MAY_IMPORT["api"] = [*MAY_IMPORT["service"], "service", "compressed"]
 MAY_IMPORT["urlfrontier"] = [*MAY_IMPORT["service"], "service", "api"]
 MAY_IMPORT["cli"] = list(MAY_IMPORT)
 MAY_IMPORT["__main__"] = ["cli"]

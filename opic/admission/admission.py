@@ -22,6 +22,7 @@ from opic.admission.shares import Ration, Weighed, grouped, large_hosts, outgrow
 from opic.admission.verdicts import HostTerms, Verdicts
 from opic.arrays import Bools, Float64s, Int64s, Uint8s
 from opic.background import lower_priority
+from opic.messages.importance import AppliedRule
 from opic.query.host_index import HostNames
 from opic.query.snapshots import Snapshot
 from opic.replica import Crawl
@@ -296,8 +297,8 @@ class Admission:
 
     # Explaining one page.
 
-    def why(self, url: str) -> list[dict[str, str]]:
-        """Return the rules that apply to a page, each with "rule" and "effect"; the deciding ones come first.
+    def why(self, url: str) -> list[AppliedRule]:
+        """Return the rules that apply to a page, the deciding ones first.
 
         Raises:
             BadUrl: not an absolute http(s) URL.
@@ -311,20 +312,20 @@ class Admission:
             number = self._table.number(host)
             if policy.traps.on and number is not None and number in self._weighed.group_of:
                 share = f"at most {policy.traps.host_share:.0%} of the last {WINDOW} suggestions"
-                rules.append({"rule": f"large host {host}", "effect": share})
+                rules.append(AppliedRule(f"large host {host}", share))
             if policy.traps.on and site in self._weighed.site:
                 share = f"at most {policy.traps.site_share:.0%} of the last {WINDOW} suggestions"
-                rules.append({"rule": f"outgrown site {site}", "effect": share})
+                rules.append(AppliedRule(f"outgrown site {site}", share))
         return rules
 
-    def _why_shape(self, url: str, policy: Policy) -> list[dict[str, str]]:
+    def _why_shape(self, url: str, policy: Policy) -> list[AppliedRule]:
         if not self.scope.holds(url):
-            return [{"rule": SCOPE, "effect": f"deny: outside OPIC_SCOPE={self.scope}"}]
+            return [AppliedRule(SCOPE, f"deny: outside OPIC_SCOPE={self.scope}")]
         deciding = policy.book.first(url)
         if deciding is not None:
             rule = policy.book.rules[deciding]
             named = f"rule {deciding}" + (f": {rule.note}" if rule.note else "")
-            return [{"rule": named, "effect": rule.effect}]
+            return [AppliedRule(named, rule.effect)]
         if not policy.traps.on:
             return []
         verdict = Shapes(policy.traps, self._year).judge(url)
@@ -336,4 +337,4 @@ class Admission:
                 verdict = Verdict(int(self._verdicts[place[0]].of(np.array([place[1]]))[0]))
         if verdict <= Verdict.DENIED:
             return []
-        return [{"rule": f"trap: {verdict.name.lower()}", "effect": f"deny: {policy.traps.effect(verdict)}"}]
+        return [AppliedRule(f"trap: {verdict.name.lower()}", f"deny: {policy.traps.effect(verdict)}")]

@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import anyio
 import anyio.to_thread
@@ -28,6 +28,7 @@ from opic.frontier import PagesRequest
 from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS
 from opic.ingest.event_log import KeyedCall, Positions
 from opic.messages import sentences
+from opic.messages.frontier import NextPages
 from opic.messages.local import RankedDomain
 from opic.messages.terms import POSITION_HEADER
 from opic.model.cash import MILLION
@@ -50,7 +51,7 @@ TOGETHER_URLS: Final = 200  # A call for more pages, or by a window policy, gets
 SLOW_THREADS: Final = 4
 READY_SECONDS: Final = 5.0  # Timeout of the readiness check; after it the answer is "not ready".
 EXCERPT_BYTES: Final = 500  # Bytes shown of a dead letter's value, which may be as large as a body.
-Handed = Callable[[Mapping[str, Any], str, str | None], object]
+Handed = Callable[[NextPages, str, str | None], object]
 POSITION_HEADER_BYTES_MAX: Final = 2_048  # nginx gives up on an answer whose headers take more than 4 kB.
 WAITING_THREADS: Final = 8  # Those in which calls wait for a worker that lags.
 READY_THREADS: Final = 4  # Separate threads, so that slow calls do not make the service look dead.
@@ -86,7 +87,7 @@ class Calls:
         self._series = Coalescer(self._series_and_curve, "opic-series")
         # One thread does one search after the other, so that they leave time for other calls.
         self._searches = Coalescer(self._search, "opic-search", 1)
-        self._requests = Coalescer[PagesRequest, Mapping[str, object]](self._next, "next")
+        self._requests = Coalescer[PagesRequest, NextPages](self._next, "next")
         # Calls that come while others wait for the disk are written with one append, and share a sync.
         self._events = Coalescer[Sequence[bytes], Positions](self._accept, "opic-events", threads=EVENT_THREADS)
 
@@ -179,11 +180,11 @@ class Calls:
         self._handed(found, asked.mode, asked.policy)
         return Json(found)
 
-    def _next(self, requests: Sequence[PagesRequest]) -> Sequence[Mapping[str, object]]:
+    def _next(self, requests: Sequence[PagesRequest]) -> Sequence[NextPages]:
         self._backend.check_room()  # Leasing writes to the store; so would the events about the fetched pages.
         found = self._backend.frontier.next_many(requests)
-        left: list[Any] = [answer["pages"] for request, answer in zip(requests, found, strict=True) if request.gone()]
-        if leases := [page["lease"] for pages in left for page in pages]:
+        left = [answer.pages for request, answer in zip(requests, found, strict=True) if request.gone()]
+        if leases := [page.lease for pages in left for page in pages]:
             self._backend.frontier.release(leases)
         return found
 
@@ -215,11 +216,7 @@ class Calls:
     def get_frontier(self, asked: queries.FrontierHead) -> Answer:
         """Return the pages that would be handed out next, without leasing them. They may change at any time."""
         self._check_n(asked.n)
-        now = time.time()
-        found = self._backend.frontier.peek(asked.n, asked.domain, asked.mode)
-        outside = self._backend.frontier.outside() if asked.domain is None else 0
-        why = sentences.held_back(found, self._backend.crawl.totals().live, outside)
-        return {**found, "held_back": why, "as_of": now}
+        return self._backend.frontier.peek(asked.n, asked.domain, asked.mode)
 
     def post_release(self, asked: bodies.Leases) -> Answer:
         """Release leases on pages that will not be fetched. Expired leases are ignored."""

@@ -58,7 +58,7 @@ _standing: Example = {
     **{"lease_until": None, "waits_until": None, "revisit_at": None, "revisit_seconds": 3_600.0},
     **{"not_before": None, "priority": 1.0, "refused": None},
     **{"host_free_at": None, "host_delay_seconds": 1.0, "host_in_flight": 0, "host_in_flight_max": None},
-    **{"failures": 0, "failed_fetches": 0, "max_failures": 8, "order": "exact"},
+    **{"failures": 0, "failed_fetches": 0, "max_failures": 8, "order": "exact", "rules": []},
 }
 _explained: Example = {
     **{"url": A, "importance": 0.25, "rank": 1, "percentile": 100.0, "known_pages": 4, "cash": 524_288},

@@ -29,6 +29,7 @@ from opic.frontier.requests import EXPANSIONS, MODES, RECRAWLS
 from opic.ingest.event_log import KEY_MEMORY_BYTES, Positions
 from opic.ingest.step_counts import Tallied
 from opic.ingest.throttle import ABOUT
+from opic.messages.frontier import NextPages
 from opic.model.books import Books
 from opic.model.cash import MILLION, ROUND_BITS
 from opic.model.events import Outcome
@@ -109,13 +110,13 @@ class Metrics:
             counted = self._counted[asked] = self._requests.labels(*asked[:2], f"{asked[2]}xx" if status else "aborted")
         counted.observe(seconds)
 
-    def handed(self, found: Mapping[str, Any], mode: str, policy: str | None) -> None:
+    def handed(self, answer: NextPages, mode: str, policy: str | None) -> None:
         """Count the pages handed out to a crawler that asked for a mode and a policy, both valid."""
-        asked, pages = (mode, policy or ""), len(found["pages"])
+        asked, pages = (mode, policy or ""), len(answer.pages)
         self._suggestions[asked].inc(pages)
         self._calls[pages > 0, *asked].inc()
-        if (order := found.get("order")) is not None:
-            self._orders[order].inc()
+        if answer.order is not None:
+            self._orders[answer.order].inc()
 
     def item_answered(self, status: str) -> None:
         """Count an item of one of URLFrontier's clients, by one of ITEM_STATUSES."""

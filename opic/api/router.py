@@ -18,7 +18,7 @@ from opic.api.request_bodies import read_asked, read_json
 from opic.api.validation import checked
 from opic.service.positions import MARK
 
-Answer = Mapping[str, object] | Response
+Answer = Struct | Mapping[str, object] | Response
 Call = Callable[..., Awaitable[Response]] | Callable[..., Answer]
 Handler = Callable[[Request], Awaitable[Response]]
 AFTER: Final = "after"  # The parameter that names a position, of any call; or a cursor, of some.

@@ -1,10 +1,12 @@
 """The frontier's interface for the HTTP endpoint, the command line and replays: next, peek, explain, release."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import asdict
 
 from opic.admission import Admission
 from opic.arrays import Int64s
@@ -24,9 +26,19 @@ from opic.frontier.requests import (
     PolitenessSettings,
     check_lease_seconds,
 )
-from opic.frontier.scheduler import FrontierScheduler
+from opic.frontier.scheduler import FrontierScheduler, Peeked
 from opic.frontier.standing import PageStanding, place_in_order, state_of
-from opic.messages.frontier import HostPoliteness
+from opic.messages import sentences
+from opic.messages.frontier import (
+    FrontierPage,
+    FrontierPreview,
+    HostPoliteness,
+    NextPages,
+    Released,
+    Renewed,
+    RenewedLease,
+)
+from opic.messages.importance import Standing
 from opic.model.cash import MILLION, Flag
 from opic.model.classes import OTHERS
 from opic.query.coverage import CoverageQuery
@@ -87,7 +99,7 @@ class Frontier:
         self._scheduler = FrontierScheduler(crawl, self._terms, admission, pending, self._orders, shares=shares)
         self._shares = shares
 
-    def next(self, n: int = 10, crawler: str = "", **terms: Any) -> dict[str, object]:
+    def next(self, n: int = 10, crawler: str = "", **terms: Any) -> NextPages:
         """Lease the first pages by the strategy, by default those with the most cash, to a crawler.
 
         Args:
@@ -97,15 +109,9 @@ class Frontier:
             terms: the other parameters of `request`.
 
         Returns:
-            "pages": in the order of the strategy, each with "url", "cash" (grains; negative if the page is overdrawn),
-            "importance", "fetched_before", "lease" (for `release`) and "lease_until" (Unix seconds); "depth" and
-            "meta", if known.
-            "retry_after": 0, or, if there are no pages, the seconds until the first one may be free: at most a minute,
-            and at most 5 s while leases are active, because their fetches move cash. "waiting": counts of the requested
-            pages by what holds them back: "leased" (in any mode), "host_delay", "revisit", "retry", "not_before",
-            "denied", "given_up"; with pages in the answer, `max_depth` is not considered. "exhausted": there are no
-            pages, and waiting will bring none: no page is held back but for good, and all accepted events took effect.
-            "as_of": Unix seconds; the pages and their cash are at least as recent.
+            The pages in the order of the strategy. Without any, `retry_after` is at most a minute, and at most 5 s
+            while leases are active, because their fetches move cash; with some, `waiting` does not consider
+            `max_depth`. `exhausted`: no page is held back but for good, and all accepted events took effect.
 
         Raises:
             BadInput: a parameter is invalid.
@@ -141,11 +147,11 @@ class Frontier:
         """How many pages were chosen here and not leased: another endpoint leased them, or their host, or they wait."""
         return self._scheduler.refusals
 
-    def next_many(self, requests: Sequence[PagesRequest]) -> list[dict[str, object]]:
+    def next_many(self, requests: Sequence[PagesRequest]) -> list[NextPages]:
         """Answer several requests together, mostly in one round trip, as if they had come one after the other."""
         return self._scheduler.serve(requests)
 
-    def peek(self, n: int = 10, domain: str | None = None, mode: str = "any") -> dict[str, object]:
+    def peek(self, n: int = 10, domain: str | None = None, mode: str = "any") -> FrontierPreview:
         """Return the pages that would be handed out next, without leasing them. It is for inspection and no guarantee.
 
         Args:
@@ -153,63 +159,42 @@ class Frontier:
             domain: only pages of this host or domain and its subdomains.
             mode: as in `next`.
 
-        Returns:
-            "pages": in the order of the strategy, each with "url", "host", "cash", "importance", "fetched_before" and
-            "key", what orders them, largest first; "order", what the keys are; "waiting" and "exhausted", as in `next`;
-            "policy", that of importance.
-
         Raises:
             BadInput: a parameter is invalid.
         """
-        request = self.request(n, domain=domain, mode=mode)
-        return self.crawl.steadily(lambda: self._peeked(request))
+        request, as_of = self.request(n, domain=domain, mode=mode), time.time()
+        peeked, policy, pages = self.crawl.steadily(lambda: self._peeked(request))
+        waiting, exhausted, _ = peeked.held
+        outside = self.outside() if domain is None else 0
+        why = sentences.held_back(asdict(waiting), bool(pages), self.crawl.totals().live, outside)
+        return FrontierPreview(pages, policy, peeked.order, exhausted, waiting, why, as_of)
 
-    def _peeked(self, request: PagesRequest) -> dict[str, object]:
+    def _peeked(self, request: PagesRequest) -> tuple[Peeked, str, list[FrontierPage]]:
+        """Return what would be handed out next, the policy of importance, and the pages with their values."""
         peeked = self._scheduler.peek(request)
         places = peeked.places
         policy, shares = self._shares(places)
-        terms = {"policy": policy, "order": peeked.order, **peeked.held}
         if not places:
-            return {"pages": [], **terms}
+            return peeked, policy, []
         rows, urls = self.crawl.rows(places), self.crawl.urls_of(places)
         total = self._scheduler.hot.total(rows.books)
-        return {
-            "pages": [
-                {
-                    "url": urls[place],
-                    "host": host_of(urls[place]),
-                    "cash": cash,
-                    "importance": min(max(spent + cash, 0) / total, 1.0) if share is None else share,
-                    "fetched_before": reads > 0,
-                    "key": key,
-                }
-                for place, share, key, cash, spent, reads in zip(
-                    places, shares, peeked.keys, *(of.tolist() for of in (rows.cash, rows.spent, rows.reads)),
-                    strict=True,
-                )
-                if urls[place]  # It was forgotten a moment ago.
-            ],
-            **terms,
-        }  # fmt: skip
+        columns = (rows.cash.tolist(), rows.spent.tolist(), rows.reads.tolist())
+        pages = [
+            FrontierPage(
+                url=urls[place],
+                host=host_of(urls[place]),
+                cash=cash,
+                importance=min(max(spent + cash, 0) / total, 1.0) if share is None else share,
+                fetched_before=reads > 0,
+                key=key,
+            )
+            for place, share, key, cash, spent, reads in zip(places, shares, peeked.keys, *columns, strict=True)
+            if urls[place]  # It was forgotten a moment ago.
+        ]
+        return peeked, policy, pages
 
-    def explain(self, url: str, url_bytes_max: int = URL_BYTES_MAX) -> dict[str, object] | None:
-        """Explain why a page is or is not handed out next.
-
-        Returns:
-            None for a page never seen. Otherwise a dict of "state": "unread" (not read since it became known or came
-            back), "read", "gone", "excluded", "given_up"; "held_back": what holds it back, in the words of "waiting",
-            and "host_cap", "trap"; "host"; "lease_until", "waits_until", "host_free_at": Unix seconds, None if it does
-            not apply; "failures": failed fetches and expired leases since the last success; "failed_fetches": failed
-            fetches in a row, None if an event gave it up; after "max_failures" of them it is given up, None for never;
-            "not_before", if it is not past, and "priority", as last given; "refused": why the event of its lease was
-            refused, if it was;
-            "revisit_at": when its revisit time after the last read is over; "revisit_seconds": the revisit time in
-            effect for it; "host_delay_seconds": the delay in effect for this host; "host_in_flight": active leases on
-            pages of its host, and "host_in_flight_max", None without a cap; "rules": the rules that apply to it;
-            "place": its rank among all pages that may be offered, from 1, in the order of suggestions, None if it is
-            not among them; "order": what that order is by, as in `peek`;
-            "next": whether nothing prevents it from being handed out; "why_not": what does, a sentence
-            each.
+    def explain(self, url: str, url_bytes_max: int = URL_BYTES_MAX) -> Standing | None:
+        """Explain why a page is or is not handed out next; None for a page never seen.
 
         Raises:
             BadUrl: the URL is invalid.
@@ -217,7 +202,7 @@ class Frontier:
         canonical = canonical_url(url, url_bytes_max, self.crawl.rules.normalization)
         return self.crawl.steadily(lambda: self._explained(canonical))
 
-    def _explained(self, canonical: str) -> dict[str, object] | None:
+    def _explained(self, canonical: str) -> Standing | None:
         (place,), rows = self.crawl.look([canonical])
         if place is None:
             return None
@@ -231,30 +216,30 @@ class Frontier:
         if not standing.state & Flag.KNOWN:
             hindrances, why_not = [], ["the page is not known"]
         ranked = self._orders.by_importance()
-        return {
-            "state": state_of(standing),
-            "held_back": list(dict.fromkeys(row.word for row in hindrances if row.word)),
-            "host": standing.host,
-            "lease_until": standing.lease_until,
-            "waits_until": standing.waits_until,
-            "failures": standing.failures,
-            "failed_fetches": standing.failed_fetches,
-            "max_failures": self.politeness.max_failures or None,
-            "not_before": standing.not_before,
-            "priority": standing.priority,
-            "refused": standing.refused,
-            "revisit_at": standing.revisit_at,
-            "revisit_seconds": standing.revisit_seconds,
-            "host_free_at": standing.host_free_at,
-            "host_delay_seconds": standing.delay,
-            "host_in_flight": standing.in_flight,
-            "host_in_flight_max": standing.cap or None,
-            "rules": standing.rules,
-            "place": place_in_order(self.crawl.replicas, place, self._terms, ranked),
-            "order": self._terms.order(ranked=ranked is not None),
-            "next": not why_not,
-            "why_not": why_not,
-        }
+        return Standing(
+            state=state_of(standing),
+            held_back=list(dict.fromkeys(row.word for row in hindrances if row.word)),
+            host=standing.host,
+            lease_until=standing.lease_until,
+            waits_until=standing.waits_until,
+            failures=standing.failures,
+            failed_fetches=standing.failed_fetches,
+            max_failures=self.politeness.max_failures or None,
+            not_before=standing.not_before,
+            priority=standing.priority,
+            refused=standing.refused,
+            revisit_at=standing.revisit_at,
+            revisit_seconds=standing.revisit_seconds,
+            host_free_at=standing.host_free_at,
+            host_delay_seconds=standing.delay,
+            host_in_flight=standing.in_flight,
+            host_in_flight_max=standing.cap or None,
+            rules=standing.rules,
+            place=place_in_order(self.crawl.replicas, place, self._terms, ranked),
+            order=self._terms.order(ranked=ranked is not None),
+            next=not why_not,
+            why_not=why_not,
+        )
 
     def to_fetch(self) -> PagesToFetch:
         """Count the pages that were never read, by whether they are still to be fetched. Looks at no page."""
@@ -349,25 +334,19 @@ class Frontier:
         """Return a host as it stands in the URLs of the crawl's pages."""
         return canonical_host(name, self.crawl.rules.normalization)
 
-    def release(self, leases: Sequence[str]) -> dict[str, object]:
+    def release(self, leases: Sequence[str]) -> Released:
         """Release leases without fetching the pages; host delays stay in effect.
 
-        Returns:
-            "released": how many of the leases were still active. A lease that ended, or whose page is now leased to
-            another crawler, is not counted.
+        A lease that ended, or whose page is now leased to another crawler, is not counted.
 
         Raises:
             BadInput: a string is not a lease; then none is released.
         """
         named = [Lease.parse(self.crawl, token) for token in leases]
-        return {"released": self._scheduler.release([lease for lease in named if lease is not None])}
+        return Released(self._scheduler.release([lease for lease in named if lease is not None]))
 
-    def renew(self, leases: Sequence[str], lease_seconds: float | None = None) -> dict[str, object]:
+    def renew(self, leases: Sequence[str], lease_seconds: float | None = None) -> Renewed:
         """Let leases run for `lease_seconds` from now, the configured duration if None. They keep their tokens.
-
-        Returns:
-            "renewed": those that still run, each with "lease" and "lease_until"; "lost": the others, whose pages may be
-            leased to other crawlers.
 
         Raises:
             BadInput: a string is not a lease, or the duration is invalid; then none is renewed.
@@ -380,7 +359,5 @@ class Frontier:
         renewed = {
             token: ends[lease] / MILLION for token, lease in named.items() if lease is not None and lease in ends
         }
-        return {
-            "renewed": [{"lease": token, "lease_until": until} for token, until in renewed.items()],
-            "lost": [token for token in named if token not in renewed],
-        }
+        lost = [token for token in named if token not in renewed]
+        return Renewed([RenewedLease(token, until) for token, until in renewed.items()], lost)

@@ -11,7 +11,10 @@ from opic.arrays import Int64s
 from opic.frontier.leases import Lease
 from opic.frontier.page_keys import times_priority
 from opic.frontier.requests import Choice, PagesRequest
+from opic.messages.frontier import Page
+from opic.model.cash import MILLION
 from opic.model.page_notes import depth_of, unpack_meta
+from opic.replica import Crawl
 from opic.replica.crawl import Place
 from opic.urls.canonical import host_of
 
@@ -42,10 +45,18 @@ class Leased(NamedTuple):
         """The lease itself."""
         return Lease(self.place, self.until_us)
 
-    def notes(self) -> dict[str, object]:
-        """Return the depth and the metadata of the page, as far as there are any."""
-        notes: dict[str, object] = {"depth": depth_of(self.nearness)} if self.nearness else {}
-        return {**notes, "meta": unpack_meta(self.meta)} if self.meta else notes
+    def told(self, crawl: Crawl, share: float | None) -> Page:
+        """Return the page as its crawler hears of it; `share` is its importance, None if that is by cash."""
+        return Page(
+            url=self.name or self.url,
+            cash=self.cash,
+            importance=self.importance if share is None else share,
+            fetched_before=self.read_before,
+            lease=self.lease.token(crawl),
+            lease_until=self.until_us / MILLION,
+            depth=depth_of(self.nearness),
+            meta=unpack_meta(self.meta),
+        )
 
 
 @dataclass(slots=True)

@@ -24,11 +24,12 @@ from opic.frontier.hot_crawl import HotCrawl
 from opic.frontier.hot_shard import HotShard
 from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
 from opic.frontier.leases import Lease, await_leases, release_leases, renew_leases, server_runs
-from opic.frontier.next_answers import NextAnswers, Shares
+from opic.frontier.next_answers import NextAnswers, Shares, Shortage
 from opic.frontier.page_keys import GREEDY, times_priority
 from opic.frontier.picking import Picked
 from opic.frontier.request_parts import ChosenPage, Leased, RequestPart, ShardCall
 from opic.frontier.requests import SHARE_BY_IMPORTANCE, Choice, FrontierTerms, PagesRequest
+from opic.messages.frontier import NextPages
 from opic.model.cash import Flag
 from opic.replica import Crawl
 from opic.replica.crawl import LOOKS_MAX, Outdated, Place, Rows
@@ -50,7 +51,7 @@ class Peeked:
     places: list[Place]  # Best first.
     keys: list[float]  # What orders them, largest first.
     order: str  # What the keys are: exact (importance), cash, trust, random or cycle.
-    held: dict[str, object]  # What `NextAnswers.held` says.
+    held: Shortage
 
 
 _Chosen = tuple[int, ChosenPage, RequestPart | None]  # The shard, a page there, and what it is for; None: a spare page.
@@ -95,7 +96,7 @@ class FrontierScheduler:
             self.choices.use(orders)
             self.hot.prepare()
             picked = self.choices.pick(request.choice(request.mode, request.hosts), request.n)
-            held = self._answers.held(request, empty=not len(picked))
+            held = self._answers.held(request.mode, request.domains, request.nearness, not len(picked))
             order = self._order_of(request.mode)
         places = list(zip(picked.shards.tolist(), picked.ids.tolist(), strict=True))
         return Peeked(places, picked.counts.tolist(), order, held)
@@ -135,13 +136,13 @@ class FrontierScheduler:
 
     # Serving requests.
 
-    def serve(self, requests: Sequence[PagesRequest]) -> list[dict[str, object]]:
+    def serve(self, requests: Sequence[PagesRequest]) -> list[NextPages]:
         """Lease pages for each request, as if they had come one after the other; see `Frontier.next`."""
         orders, runs = self._orders.of(requests), server_runs(self.crawl)
         given: list[Lease] = []
         with self._locked():
             self.choices.use(orders)
-            answers: list[dict[str, object]] = []
+            answers = list[NextPages]()
             at = 0
             while at < len(requests):
                 end, pages = at + 1, requests[at].n
@@ -161,7 +162,7 @@ class FrontierScheduler:
             raise
         return answers
 
-    def _serve_steadily(self, requests: Sequence[PagesRequest]) -> list[dict[str, object]]:
+    def _serve_steadily(self, requests: Sequence[PagesRequest]) -> list[NextPages]:
         """Serve requests from one history: start over if a replica was reloaded in the meantime."""
         for _ in range(LOOKS_MAX):
             self._given.clear()
@@ -172,15 +173,16 @@ class FrontierScheduler:
                 self.hot.drop()
         raise StoreUnavailable("the store was rebuilt or its server restarted repeatedly during the call; try again")
 
-    def _serve(self, requests: Sequence[PagesRequest]) -> list[dict[str, object]]:
+    def _serve(self, requests: Sequence[PagesRequest]) -> list[NextPages]:
         self.hot.prepare()
         as_of = self.crawl.as_of
         # While a store hangs, crawlers give up; but a command sent to it takes effect later. So see who is still there.
         gone = [request.gone() for request in requests]
-        found = iter(self._hand_out([request for request, left in zip(requests, gone, strict=True) if not left]))
-        return [{**(self._answers.empty() if left else next(found)), "as_of": as_of} for left in gone]
+        there = [request for request, left in zip(requests, gone, strict=True) if not left]
+        answers = iter(self._hand_out(there, as_of))
+        return [self._answers.empty(as_of) if left else next(answers) for left in gone]
 
-    def _hand_out(self, requests: Sequence[PagesRequest]) -> list[dict[str, object]]:
+    def _hand_out(self, requests: Sequence[PagesRequest], as_of: float) -> list[NextPages]:
         self.hot.report({host: delay for request in requests for host, delay in request.crawl_delays.items()})
         parts = [part for at, request in enumerate(requests) for part in self._parts(at, request)]
         self._lease(parts)
@@ -209,7 +211,7 @@ class FrontierScheduler:
         granted = [list({page.place: page for page in pages}.values()) for pages in granted]
         if any(page.loads != self.crawl.replicas[page.place[0]].loads for pages in granted for page in pages):
             raise Outdated
-        return self._answers.of(requests, granted, rationed=self._rationed)
+        return self._answers.of(requests, granted, as_of, rationed=self._rationed)
 
     def _parts(self, at: int, request: PagesRequest) -> list[RequestPart]:
         modes, share = {request.mode: request.wanted}, self.terms.share

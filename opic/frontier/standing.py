@@ -17,6 +17,7 @@ from opic.frontier.requests import FrontierTerms, PolitenessSettings
 from opic.frontier.revisit import RevisitTerms
 from opic.messages.frontier import HostPoliteness
 from opic.messages.hindrances import HINDRANCES, Hindrance
+from opic.messages.importance import AppliedRule
 from opic.model.cash import DAY_US, MILLION, Flag
 from opic.model.page_notes import GIVEN_UP
 from opic.replica import Crawl, Replica
@@ -74,7 +75,7 @@ class PageStanding:
     host: str
     state: int  # Its state byte.
     cash: int
-    rules: list[dict[str, str]]  # Those that apply to it.
+    rules: list[AppliedRule]  # Those that apply to it.
     columns: ShardColumns
     page: Int64s  # Its id, (1,).
 
@@ -152,12 +153,12 @@ class PageStanding:
     @property
     def is_outside(self) -> bool:
         """Whether it is outside the scope."""
-        return any(rule["rule"] == SCOPE for rule in self.rules)
+        return any(rule.rule == SCOPE for rule in self.rules)
 
     @property
     def is_trap(self) -> bool:
         """Whether it is kept from being offered because its URL looks like a trap."""
-        return self.is_ruled_out and any(rule["rule"].startswith("trap") for rule in self.rules)
+        return self.is_ruled_out and any(rule.rule.startswith("trap") for rule in self.rules)
 
     def _in(self, mask_of: Callable[[Int64s], Bools | None]) -> bool:
         mask = mask_of(self.page)

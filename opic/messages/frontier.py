@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from msgspec import Meta, Struct, defstruct
 
 from opic.messages.hindrances import words
-from opic.messages.terms import AsOf, LaterAsOf, Share, about, always
+from opic.messages.terms import AsOf, Share, about
 
 REVISIT_SECONDS_MAX: Final = 31_536_000  # A year.
 DELAY_SECONDS_MAX: Final = 86_400
@@ -16,10 +16,11 @@ InFlight = Annotated[int, Meta(ge=0, le=IN_FLIGHT_MAX)]
 Cash = Annotated[
     int, about("Grains that the page holds. By the default OPIC_STRATEGY, pages with the most cash come first.")
 ]
+DefaultPolicy = Annotated[str, about("The policy of importance: the default one.")]
 Until = Annotated[float, about("Expiry time of the lease, in Unix seconds.")]
 
 
-class Page(Struct, frozen=True):
+class Page(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A page to fetch."""
 
     url: str
@@ -39,29 +40,32 @@ if TYPE_CHECKING:
     class HeldBack(Struct, frozen=True):
         """How many of the requested pages are held back, by what holds them."""
 
+        def __init__(self, **counts: int) -> None:
+            """Give a count for each word."""
+
         def __getattr__(self, word: str) -> int:
             """Return a count by its word."""
 
 else:
     HeldBack = defstruct(
         "HeldBack",
-        [(word, Annotated[int, always(row.about)], 0) for word, row in words().items()],
+        [(word, Annotated[int, about(row.about)]) for word, row in words().items()],
         namespace={"__doc__": "How many of the requested pages are held back, by what holds them."},
         frozen=True,
         module=__name__,
     )
 
 
-class NextPages(Struct, frozen=True):
+class NextPages(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Pages to fetch, best first."""
 
     pages: list[Page]
     retry_after: Annotated[float, about("Seconds to wait before asking again; 0 means no wait.")]
     exhausted: Annotated[bool, about("True if there are no pages, and waiting alone will bring none.")]
     waiting: HeldBack
-    as_of: AsOf
-    policy: Annotated[str, always("The policy of importance: the default one.")] = "static"
+    policy: DefaultPolicy
     order: Annotated[str | None, about("`exact` (importance) or `cash`; only where links are kept.")] = None
+    as_of: AsOf
 
 
 class FrontierPage(Struct, frozen=True):
@@ -72,26 +76,26 @@ class FrontierPage(Struct, frozen=True):
     cash: Cash
     importance: Share
     fetched_before: bool
-    key: Annotated[float, always("What orders the pages, largest first; see `order`.")] = 0.0
+    key: Annotated[float, about("What orders the pages, largest first; see `order`.")]
 
 
 class FrontierPreview(Struct, frozen=True):
     """The pages that would be handed out next, best first."""
 
     pages: list[FrontierPage]
-    as_of: AsOf
-    exhausted: Annotated[bool, always("True if there are no pages, and waiting alone will bring none.")] = False
-    waiting: Annotated[HeldBack, always("As in the answer of /v1/next.")] = HeldBack()
-    policy: Annotated[str, always("The policy of importance: the default one.")] = "static"
+    policy: DefaultPolicy
     order: Annotated[
         str,
-        always(
+        about(
             "What the keys are. `exact`: of pages never read, importance with OPIC_SEED_SHARE of the random jumps to "
             "seeds or trusted pages; of pages read before, below 0, by importance, rate of change and age. `cash`; "
             "`trust`, of mode coverage; `random`; `cycle`."
         ),
-    ] = "cash"
-    held_back: Annotated[list[str], always("`waiting` in sentences, or why there is no page.")] = []
+    ]
+    exhausted: Annotated[bool, about("True if there are no pages, and waiting alone will bring none.")]
+    waiting: Annotated[HeldBack, about("As in the answer of /v1/next.")]
+    held_back: Annotated[list[str], about("`waiting` in sentences, or why there is no page.")]
+    as_of: AsOf
 
 
 class Released(Struct, frozen=True):
@@ -140,21 +144,20 @@ class Politeness(Struct, frozen=True):
     as_of: AsOf
 
 
-class Coverage(Struct, frozen=True):
+class Coverage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The share of personalized PageRank, with teleport to the trusted pages, that the fetched pages hold."""
 
     coverage: Annotated[float, about("Lower bound on the share, for any links of unfetched pages.", ge=0, le=1)]
     fetched_pages: Annotated[int, about("Number of pages that were read since they became known or came back.")]
-    trusted_pages: Annotated[int, about("Number of trusted pages that are not gone.")]
-    damping: Annotated[float, about("Share of visitors that follow a link: OPIC_DAMPING.")]
     links_unknown: Annotated[
         int,
-        always(
+        about(
             "Number of fetched pages whose links are not kept, since they were read before trust was given or links "
             "were kept: they hold less until they are read again."
         ),
-    ] = 0
-    as_of: LaterAsOf = None
+    ]
+    trusted_pages: Annotated[int, about("Number of trusted pages that are not gone.")]
+    damping: Annotated[float, about("Share of visitors that follow a link: OPIC_DAMPING.")]
     delta: Annotated[float | None, about("The delta of the request, if it is over 0.")] = None
     target: Annotated[float | None, about("The target of the request.")] = None
     fetches_expected: Annotated[
@@ -164,3 +167,11 @@ class Coverage(Struct, frozen=True):
             "the pages known now are not enough."
         ),
     ] = None
+    as_of: AsOf
+
+
+class TargetCoverage(Coverage, frozen=True, kw_only=True):
+    """The coverage, where a target was asked for."""
+
+    target: float
+    fetches_expected: int | None

@@ -242,33 +242,33 @@ class AppliedRule(Struct, frozen=True):
     effect: str
 
 
-class Standing(Struct, frozen=True):
-    """Whether a page is handed out next, and if not, why not."""
+class Standing(Struct, frozen=True, kw_only=True):
+    """Whether a page is handed out next, and if not, why not. Times are null once they are past."""
 
     state: Annotated[str, about("As beside `frontier`.")]
+    held_back: Annotated[list[str], about("`why_not` in the words of `waiting`, and `host_cap`, `trap`.")]
     host: str
-    next: Annotated[bool, about("Whether nothing keeps the page from being handed out.")]
-    why_not: Annotated[list[str], about("What does, in sentences.")]
-    held_back: Annotated[list[str], about("The same in the words of `waiting`, and `host_cap`, `trap`.")] = []
-    place: Annotated[int | None, about("Rank in the order of suggestions; null if it is not in it.")] = None
-    lease_until: Annotated[float | None, about("Expiry time of its lease, in Unix seconds.")] = None
-    waits_until: Annotated[float | None, about("End of the wait after a failed fetch, in Unix seconds.")] = None
-    revisit_at: Annotated[float | None, about("End of the revisit time, in Unix seconds.")] = None
-    revisit_seconds: Annotated[float, about("The revisit time in effect.")] = 0.0
-    not_before: Annotated[float | None, about("When it may be offered, as last given, in Unix seconds.")] = None
-    priority: Annotated[float, about("Factor on its key in the order of suggestions.")] = 1.0
-    host_free_at: Annotated[float | None, about("End of the host's delay, in Unix seconds.")] = None
-    host_delay_seconds: Annotated[float, about("The delay in effect for the host.")] = 0.0
-    host_in_flight: Annotated[int, about("Number of leased pages of the host.")] = 0
-    host_in_flight_max: Annotated[int | None, about("The cap on that; null if there is none.")] = None
-    failures: Annotated[int, about("Failed fetches and expired leases since the last success.")] = 0
-    failed_fetches: Annotated[int | None, about("Failed fetches in a row; null if an event gave the page up.")] = 0
+    lease_until: Annotated[float | None, about("Expiry time of its lease, in Unix seconds.")]
+    waits_until: Annotated[float | None, about("End of the wait after a failed fetch, in Unix seconds.")]
+    failures: Annotated[int, about("Failed fetches and expired leases since the last success.")]
+    failed_fetches: Annotated[int | None, about("Failed fetches in a row; null if an event gave the page up.")]
     max_failures: Annotated[
         int | None, about("Failed fetches in a row after which a page is given up; null for never.")
-    ] = None
-    refused: Annotated[str | None, about("Why the event of its lease was refused.")] = None
-    rules: Annotated[list[AppliedRule], about("The rules that apply to its URL.")] = []
-    order: Annotated[str, always("What orders suggestions; as in the answer to /v1/frontier.")] = "cash"
+    ]
+    not_before: Annotated[float | None, about("When it may be offered, as last given, in Unix seconds.")]
+    priority: Annotated[float, about("Factor on its key in the order of suggestions.")]
+    refused: Annotated[str | None, about("Why the event of its lease was refused.")]
+    revisit_at: Annotated[float | None, about("End of the revisit time, in Unix seconds.")]
+    revisit_seconds: Annotated[float, about("The revisit time in effect.")]
+    host_free_at: Annotated[float | None, about("End of the host's delay, in Unix seconds.")]
+    host_delay_seconds: Annotated[float, about("The delay in effect for the host.")]
+    host_in_flight: Annotated[int, about("Number of leased pages of the host.")]
+    host_in_flight_max: Annotated[int | None, about("The cap on that; null if there is none.")]
+    rules: Annotated[list[AppliedRule], about("The rules that apply to its URL.")]
+    place: Annotated[int | None, about("Rank in the order of suggestions; null if it is not in it.")]
+    order: Annotated[str, about("What orders suggestions; as in the answer to /v1/frontier.")]
+    next: Annotated[bool, about("Whether nothing keeps the page from being handed out.")]
+    why_not: Annotated[list[str], about("What does, in sentences.")]
 
 
 class Giver(Struct, frozen=True):

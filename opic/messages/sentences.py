@@ -225,18 +225,18 @@ def certainty(ranks: Sequence[bool], bound: float | None) -> str:
     )
 
 
-def held_back(answer: Mapping[str, Any], known: int, outside: int = 0) -> list[str]:
-    """Say what holds pages back from being offered, and why nothing is offered where the answer has no page.
+def held_back(counts: Mapping[str, int], offered: bool, known: int, outside: int = 0) -> list[str]:
+    """Say what holds pages back from being offered, and why nothing is offered where that is so.
 
     Args:
-        answer: to `/v1/frontier`.
+        counts: by word; pages outside the scope count as denied.
+        offered: whether any page is offered.
         known: how many pages the crawl knows.
-        outside: how many of them are outside its scope; `waiting` counts those as denied.
+        outside: how many of them are outside its scope.
     """
-    counts = answer["waiting"]
     outside = min(outside, counts["denied"])
     found = waiting({**counts, "denied": counts["denied"] - outside, "outside": outside})
-    if answer["pages"] or found:
+    if offered or found:
         return found
     if not known:
         return ["No page is known yet: add some with `opic seed URL`."]

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import BinaryIO, Final, cast
 from urllib.parse import quote
 
 import numpy as np
@@ -26,6 +26,7 @@ from opic.arrays import Int64s
 from opic.errors import BadEvent, BadFraming, BadInput, BadUrl, DiskFull
 from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest.msgpack_values import cut_stream
+from opic.messages.frontier import Page
 from opic.model.event_checks import check_event
 from opic.model.events import (
     CrawlEvent,
@@ -398,18 +399,18 @@ def _greedy_seeds(graph: Graph, plan: Plan, choice: random.Random, limits: Event
     return seeds
 
 
-def _next(target: Backend, frontier: Frontier, n: int) -> object:
+def _next(target: Backend, frontier: Frontier, n: int) -> list[Page]:
     if (reason := target.disk_full()) is not None:
         raise DiskFull(reason)
-    return frontier.next(n, crawler="opic replay")["pages"]
+    return frontier.next(n, crawler="opic replay").pages
 
 
-def _batch(feeder: Feeder, frontier: Frontier, n: int) -> list[Any]:
+def _batch(feeder: Feeder, frontier: Frontier, n: int) -> list[Page]:
     """Lease n pages, fewer if the service suggests no more."""
-    batch: list[Any] = []
+    batch = list[Page]()
     while len(batch) < n:
         ask = min(n - len(batch), BATCH_MAX, feeder.settings.max_n)
-        found: Any = feeder.patiently(partial(_next, feeder.target, frontier, ask))
+        found = feeder.patiently(partial(_next, feeder.target, frontier, ask))
         batch += found
         if len(found) < ask:  # The end of the order, or half of the best page's cash: see `Frontier.next`.
             break
@@ -434,15 +435,15 @@ def _crawl_greedily(feeder: Feeder, graph: Graph, reads: int, seeds: Sequence[st
                 return f"ended {left:,} reads early: no available page has cash"
             time.sleep(POLL_SECONDS)
             continue
-        strangers = [found["url"] for found in batch if found["url"] not in page_of]
+        strangers = [page.url for page in batch if page.url not in page_of]
         if strangers:
-            frontier.release([found["lease"] for found in batch])
+            frontier.release([page.lease for page in batch])
             raise BadInput(
                 f"the store offers {strangers[0]}, which is not a page of this graph: "
                 "replay the graph into a new store or another --crawl"
             )
-        for found in batch:
-            _read(feeder, graph, page_of[found["url"]])
+        for page in batch:
+            _read(feeder, graph, page_of[page.url])
         feeder.settle()
         left, filled = left - len(batch), time.monotonic()
     return None

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from opic.admission import Admission
 from opic.errors import BadInput, BadUrl, BeingRestored, DiskFull, StoreError, StoreUnavailable
 from opic.frontier import Frontier, PolitenessSettings
@@ -350,12 +352,12 @@ class Backend:
             BadInput: the URL, the policy or the window can't be taken.
         """
         found = explain(self.query, url, policy, window)
-        standing = found and self.frontier.explain(url, self.settings.max_url_bytes)
+        standing = None if found is None else self.frontier.explain(url, self.settings.max_url_bytes)
         if found is None or standing is None:
             return None
         by = givers(self.query, self.links, url, self.flows.damping) if found["policy"] == EXACT else None
         given = {} if by is None else {"given_by": by}
-        return {**found, **given, "state": standing["state"], "frontier": standing}
+        return {**found, **given, "state": standing.state, "frontier": msgspec.to_builtins(standing)}
 
     def lag(self) -> int:
         """Return how many accepted events have not taken effect yet; see `waiting_events`."""

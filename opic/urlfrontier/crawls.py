@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby, islice
-from typing import Any, Final
+from typing import Final
 
 from opic.api.coalescing import Coalescer
 from opic.errors import BadInput
 from opic.frontier import PagesRequest
+from opic.messages.frontier import NextPages, Page
 from opic.model.cash import MILLION
 from opic.model.event_checks import check_event, check_seeds
 from opic.model.events import SeedList, encode_seeds, encode_without_passwords
@@ -145,19 +146,18 @@ class UrlFrontierCrawl:
 
     # Handing out.
 
-    async def lease(self, asked: pb.GetParams) -> dict[str, Any]:
-        """Lease the best pages of the best hosts; the pages of a host come together."""
+    async def lease(self, asked: pb.GetParams) -> tuple[NextPages, dict[str, list[Page]]]:
+        """Lease the best pages of the best hosts; also return them by host, in order."""
         request = self._request(asked, await self.host(asked.key))
         answer = await asyncio.to_thread(self._lease, request)
-        urls = [self.backend.limits.canonical(page["url"]) for page in answer["pages"]]  # It may be another name.
-        for page, url in zip(answer["pages"], urls, strict=True):
-            page["key"] = host_of(url)
-        hosts = {host: at for at, host in enumerate(dict.fromkeys(page["key"] for page in answer["pages"]))}
-        answer["pages"].sort(key=lambda page: hosts[page["key"]])
+        urls = [self.backend.limits.canonical(page.url) for page in answer.pages]  # It may be another name.
+        by_host = dict[str, list[Page]]()
+        for page, url in zip(answer.pages, urls, strict=True):
+            by_host.setdefault(host_of(url), []).append(page)
         ends = time.monotonic() + request.seconds
         self._own_leases.update((url, ends) for url in urls)
         self._prune_leases()
-        return answer
+        return answer, by_host
 
     async def release(self, leases: Sequence[str]) -> None:
         """Release leases of pages that no client received."""
@@ -173,7 +173,7 @@ class UrlFrontierCrawl:
             hosts=None if asked.key else asked.max_queues or None,
         )
 
-    def _lease(self, request: PagesRequest) -> dict[str, Any]:
+    def _lease(self, request: PagesRequest) -> NextPages:
         self.backend.check_room()
         (answer,) = self.backend.frontier.next_many([request])
         return answer

@@ -119,12 +119,13 @@ class UrlFrontier:
         self, crawl: UrlFrontierCrawl, asked: pb.GetParams, name: str
     ) -> AsyncGenerator[pb.URLInfo, None]:
         """Lease pages of a crawl; release those that the client did not receive."""
-        answer = await crawl.lease(asked)
-        unsent = {page["lease"] for page in answer["pages"]}
+        answer, by_host = await crawl.lease(asked)
+        unsent = {page.lease for page in answer.pages}
         try:
-            for page in answer["pages"]:
-                yield info_of(page["url"], page["key"], name, page.get("meta"))
-                unsent.discard(page["lease"])
+            for host, pages in by_host.items():
+                for page in pages:
+                    yield info_of(page.url, host, name, page.meta)
+                    unsent.discard(page.lease)
             self._metrics.handed(answer, "any", None)
         finally:
             if unsent:

@@ -51,10 +51,10 @@ class Crawl:
         self.offset += 1
 
     def next(self, n: int = 10, **more: Any) -> list[dict[str, Any]]:
-        return self.frontier.next(n, **more)["pages"]  # type: ignore[return-value]
+        return self.frontier.next(n, **more).pages
 
     def urls(self, n: int = 10, **more: Any) -> list[str]:
-        return [page["url"] for page in self.next(n, **more)]
+        return [page.url for page in self.next(n, **more)]
 
     def fails(self) -> int:
         """How often fetches of all pages failed, each page since its last success."""

@@ -53,13 +53,13 @@ class Ordered(Web):
         return self.frontier.next(n, **more)
 
     def urls(self, n: int = 10, **more: Any) -> list[str]:
-        return [page["url"] for page in self.next(n, **more)["pages"]]
+        return [page.url for page in self.next(n, **more).pages]
 
     @staticmethod
     def first_again(frontier: Frontier) -> str:
         """The page that would be read again first."""
-        found: Any = frontier.peek(1, mode="refresh")["pages"]
-        return str(found[0]["url"])
+        found: Any = frontier.peek(1, mode="refresh").pages
+        return str(found[0].url)
 
     def keys(self, mode: str) -> dict[str, float]:
         """By page that may be suggested: its key, by solving the equations."""

@@ -13,6 +13,7 @@ from opic.admission import admission as admissions
 from opic.admission.shares import Weighed
 from opic.admission.verdicts import is_shut
 from opic.ingest import Writer
+from opic.messages.importance import AppliedRule
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.query.snapshots import Snapshot, Snapshots
 from opic.replica import Crawl
@@ -99,8 +100,8 @@ def test_rules_take_precedence_over_traps_and_apply_at_once(crawled: Crawled, pa
     assert crawled.held() == expected
     shut = is_shut(other.verdicts(snapshot := crawled.snapshots.fresh()))
     assert int(shut.sum()) == len(expected)
-    assert crawled.admission.why("http://h1.example/a") == [{"rule": "rule 1: no", "effect": "deny"}]
-    assert crawled.admission.why("http://h0.example/a/a/a/a") == [{"rule": "rule 0", "effect": "allow"}]
+    assert crawled.admission.why("http://h1.example/a") == [AppliedRule("rule 1: no", "deny")]
+    assert crawled.admission.why("http://h0.example/a/a/a/a") == [AppliedRule("rule 0", "allow")]
     counts = crawled.admission.counts(snapshot)
     assert counts["denied"] == counts["round"] == counts["far_date"] == counts["parameters"] == 7
     assert counts["allowed"] == 4
@@ -127,12 +128,12 @@ def test_why_says_which_trap_threshold_was_exceeded(crawled: Crawled, pages: lis
     crawled.seed(*days)
     assert crawled.held() == set(days[2:])
     (why,) = crawled.admission.why(days[3])
-    assert why["rule"] == "trap: calendar"
-    assert why["effect"].startswith("deny: 2 pages that differ from it only in a date")
+    assert why.rule == "trap: calendar"
+    assert why.effect.startswith("deny: 2 pages that differ from it only in a date")
     assert crawled.admission.why(days[1]) == []
     assert crawled.admission.why("http://h1.example/never/seen") == []
     (why,) = crawled.admission.why("http://h1.example/" + "x" * 2_000)
-    assert why == {"rule": "trap: long", "effect": "deny: the URL is over 1,024 bytes long"}
+    assert why == AppliedRule("trap: long", "deny: the URL is over 1,024 bytes long")
 
 
 def having(crawled: Crawled, asked: Sequence[int], *, idle: bool = False) -> list[bool]:
@@ -154,7 +155,7 @@ def test_a_large_host_has_half_of_the_last_suggestions_while_others_have_some(cr
     assert having(crawled, [big, small, big]) == [False, True, False]
     assert having(crawled, [big, small, big], idle=True) == [True, True, True]
     (why,) = crawled.admission.why("http://big.example/1")
-    assert why["rule"] == "large host big.example"
+    assert why.rule == "large host big.example"
     crawled.admission.note([small] * half)
     assert having(crawled, [big]) == [False], "the window still has 50 of it"
     crawled.admission.note([small])
@@ -195,7 +196,7 @@ def test_a_site_without_cash_from_others_has_outgrown_them(crawled: Crawled, mon
     crawled.admission.note([trap] * 10)
     assert having(crawled, [new, honest]) == [False, True]
     (why,) = crawled.admission.why("http://t3.trap.example/")
-    assert why["rule"] == "outgrown site trap.example"
+    assert why.rule == "outgrown site trap.example"
     assert crawled.admission.counts(snapshot)["outgrown_sites"] == 1
     # A crawler that would wait otherwise gets one of its pages a second.
     assert having(crawled, [trap, new], idle=True) == [False, False]

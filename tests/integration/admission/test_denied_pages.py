@@ -106,9 +106,9 @@ def test_denied_pages_with_the_most_cash_leave_every_answer_full(
     frontier, admission = made.endpoint()
     admission.put(check_policy(RULE))
     for _ in range(CALLS):
-        found: Any = frontier.next(NEXT, **MODES[mode])["pages"]
+        found: Any = frontier.next(NEXT, **MODES[mode]).pages
         assert len(found) == NEXT
-        assert "big.example" not in {host_of(page["url"]) for page in found}
+        assert "big.example" not in {host_of(page.url) for page in found}
 
 
 @pytest.mark.parametrize("mode", ["any", "domains"])
@@ -118,9 +118,9 @@ def test_traps_on_many_hosts_leave_every_answer_full(world: Callable[[int, float
     made.fill(TRAPS, read=False)
     frontier, _ = made.endpoint()
     for _ in range(CALLS):
-        found: Any = frontier.next(NEXT, **MODES[mode])["pages"]
+        found: Any = frontier.next(NEXT, **MODES[mode]).pages
         assert len(found) == NEXT
-        assert not any("trap" in page["url"] for page in found)
+        assert not any("trap" in page.url for page in found)
 
 
 @pytest.mark.usefixtures("large")
@@ -130,8 +130,8 @@ def test_page_behind_thousands_of_denied_ones_of_its_host_is_found(world: Callab
     made.apply(encode_seeds(["http://big.example/last"], 0), "seeds")
     frontier, admission = made.endpoint()
     admission.put(check_policy({"rules": [{"effect": "allow", "path": "/last"}, *RULE["rules"]]}))
-    found: Any = frontier.next(NEXT, domains=["big.example"])["pages"]
-    assert [page["url"] for page in found] == ["http://big.example/last"]
+    found: Any = frontier.next(NEXT, domains=["big.example"]).pages
+    assert [page.url for page in found] == ["http://big.example/last"]
 
 
 def test_counts_are_right_after_a_rule_is_added_or_removed(world: Callable[[int, float], World]) -> None:
@@ -140,14 +140,14 @@ def test_counts_are_right_after_a_rule_is_added_or_removed(world: Callable[[int,
     frontier, admission = made.endpoint()
     admission.put(check_policy(RULE))
     answer: Any = frontier.next(NEXT)
-    assert (answer["pages"], answer["exhausted"], answer["waiting"]["denied"]) == ([], True, 50)
+    assert (answer.pages, answer.exhausted, answer.waiting.denied) == ([], True, 50)
     admission.put(check_policy({"rules": [*RULE["rules"], {"effect": "deny", "path": "/x"}]}))
-    assert frontier.next(NEXT)["exhausted"] is True
+    assert frontier.next(NEXT).exhausted is True
     admission.put(check_policy({"rules": [{"effect": "deny", "path": "/1"}]}))
     answer = frontier.next(50, mode="discover")
-    assert len(answer["pages"]) > 0
-    assert not any("/1" in page["url"] for page in answer["pages"])
-    assert answer["waiting"]["denied"] == 11
+    assert len(answer.pages) > 0
+    assert not any("/1" in page.url for page in answer.pages)
+    assert answer.waiting.denied == 11
 
 
 @pytest.mark.usefixtures("large")
@@ -158,15 +158,15 @@ def test_nothing_is_exhausted_while_former_rules_hold_pages_back(
     made.apply(encode_seeds(DENIED), "seeds")
     frontier, admission = made.endpoint()
     admission.put(check_policy(RULE))
-    assert frontier.next(NEXT)["exhausted"] is True
+    assert frontier.next(NEXT).exhausted is True
     monkeypatch.setattr(choices, "JUDGE_SECONDS_MAX", 0.0)
     monkeypatch.setattr(choices, "JUDGE_BATCHES", 0)
     admission.put(check_policy({"rules": [{"effect": "deny", "host": "other.example"}]}))
     answer: Any = frontier.next(NEXT)
-    assert (answer["pages"], answer["exhausted"]) == ([], False)
-    assert answer["retry_after"] < 1.0
+    assert (answer.pages, answer.exhausted) == ([], False)
+    assert answer.retry_after < 1.0
     monkeypatch.undo()
-    assert len(frontier.next(NEXT)["pages"]) == NEXT
+    assert len(frontier.next(NEXT).pages) == NEXT
 
 
 @pytest.mark.usefixtures("large")
@@ -174,7 +174,7 @@ def test_verdicts_made_while_counting_pages_reach_the_order(world: Callable[[int
     made = world(1, 60.0)
     made.fill(DENIED, read=False)
     frontier, admission = made.endpoint()
-    assert len(frontier.next(NEXT)["pages"]) == NEXT
+    assert len(frontier.next(NEXT).pages) == NEXT
     admission.put(check_policy(RULE))
     admission.look()
     while admission.judge_next(0):  # As /metrics does, in another thread.
@@ -182,4 +182,4 @@ def test_verdicts_made_while_counting_pages_reach_the_order(world: Callable[[int
     (order,) = frontier._scheduler.hot.orders
     order.settle()
     assert page_counts.total(order.counts.totals.reshape(-1, 2), "denied") == UNFIT - 1  # One is leased.
-    assert len(frontier.next(NEXT)["pages"]) == NEXT
+    assert len(frontier.next(NEXT).pages) == NEXT

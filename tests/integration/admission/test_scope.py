@@ -15,6 +15,7 @@ from opic.admission import Admission, check_policy
 from opic.client import Client, Event
 from opic.frontier import Frontier, PolitenessSettings, choices, hot_crawl
 from opic.ingest import Writer
+from opic.messages.importance import AppliedRule
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.query.coverage import CoverageQuery
 from opic.query.kept_links import KeptLinks
@@ -82,11 +83,11 @@ def drained(frontier: Frontier, **terms: Any) -> tuple[set[str], Any]:
     found, leases = set[str](), list[str]()
     while True:
         answer: Any = frontier.next(100, **terms)
-        if not answer["pages"]:
+        if not answer.pages:
             frontier.release(leases)
             return found, answer
-        found |= {page["url"] for page in answer["pages"]}
-        leases += [page["lease"] for page in answer["pages"]]
+        found |= {page.url for page in answer.pages}
+        leases += [page.lease for page in answer.pages]
 
 
 @pytest.fixture
@@ -127,10 +128,10 @@ def test_no_mode_offers_a_page_outside_and_each_offers_all_inside(world: Callabl
         read = {"discover": INSIDE[1::2], "coverage": INSIDE[1::2], "refresh": INSIDE[::2]}
         wanted = set(read.get(str(terms.get("mode")), INSIDE)) if mode != "outside domain" else set()
         assert found == wanted, mode
-        assert answer["waiting"]["denied"], mode
-        peeked: Any = frontier.peek(100, mode=terms.get("mode", "any"))["pages"]
+        assert answer.waiting.denied, mode
+        peeked: Any = frontier.peek(100, mode=terms.get("mode", "any")).pages
         assert peeked
-        assert {page["url"] for page in peeked} <= set(INSIDE), mode
+        assert {page.url for page in peeked} <= set(INSIDE), mode
 
 
 @pytest.mark.parametrize("shards", [1, 4])
@@ -140,14 +141,14 @@ def test_pages_outside_keep_cash_and_rank_and_count_when_read(world: Callable[[i
     frontier, admission = made.endpoint()
     url = OUTSIDE[1]
     found: Any = frontier.explain(url)
-    assert (found["state"], found["held_back"], found["next"]) == ("unread", ["denied"], False)
-    assert found["why_not"] == ["it is outside the crawl's scope"]
-    assert found["rules"] == [{"rule": "scope", "effect": f"deny: outside OPIC_SCOPE={SCOPE}"}]
-    assert found["place"] is not None
+    assert (found.state, found.held_back, found.next) == ("unread", ["denied"], False)
+    assert found.why_not == ["it is outside the crawl's scope"]
+    assert found.rules == [AppliedRule("scope", f"deny: outside OPIC_SCOPE={SCOPE}")]
+    assert found.place is not None
     assert frontier.outside() == admission.outside() == len(OUTSIDE) + 1  # And the hub.
     made.read(url, INSIDE[0])
     found = frontier.explain(url)
-    assert (found["state"], found["held_back"]) == ("read", ["denied"])
+    assert (found.state, found.held_back) == ("read", ["denied"])
     snapshot = Snapshots(made.crawl).fresh()
     counts = admission.counts(snapshot)
     assert (counts["outside"], counts["denied"]) == (len(OUTSIDE) + 1, 0)
@@ -173,7 +174,7 @@ def test_other_scope_after_a_restart_counts_at_once(world: Callable[[int], World
         frontier, _ = made.endpoint(Scope.of(scope))
         found, answer = drained(frontier)
         assert found == set(wanted)
-        assert answer["exhausted"] == (not wanted)
+        assert answer.exhausted == (not wanted)
 
 
 def test_size_of_a_site_in_the_scope_is_no_reason_to_hold_it_back(world: Callable[[int], World]) -> None:
@@ -185,11 +186,11 @@ def test_size_of_a_site_in_the_scope_is_no_reason_to_hold_it_back(world: Callabl
         frontier, admission = made.endpoint(Scope.of(scope))
         admission.put(check_policy(traps))
         found: Any = frontier.next(150, mode="discover")
-        of_one = [page for page in found["pages"] if "//one" in page["url"]]
+        of_one = [page for page in found.pages if "//one" in page.url]
         assert len(of_one) <= given
-        assert len(found["pages"]) == (150 if "one" in scope else 20)
-        frontier.release([page["lease"] for page in found["pages"]])
-        large = [rule["rule"] for rule in frontier.explain(pages[0])["rules"]]  # type: ignore[index]
+        assert len(found.pages) == (150 if "one" in scope else 20)
+        frontier.release([page.lease for page in found.pages])
+        large = [rule.rule for rule in frontier.explain(pages[0]).rules]  # type: ignore[union-attr]
         assert large == ([] if "one" in scope else ["large host one.example"])
 
 
@@ -202,8 +203,8 @@ def test_crawl_of_one_large_host_is_handed_out_whole(world: Callable[[int], Worl
     found, calls = list[str](), 0
     while len(found) < len(pages):
         answer: Any = frontier.next(10, mode="discover")
-        assert len(answer["pages"]) == 10
-        found += [page["url"] for page in answer["pages"]]
+        assert len(answer.pages) == 10
+        found += [page.url for page in answer.pages]
         calls += 1
     assert (sorted(found), calls) == (sorted(pages), 30)
 

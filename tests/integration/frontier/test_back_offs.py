@@ -65,7 +65,7 @@ def test_back_offs_of_expired_leases_have_the_same_limit(valkey: Server) -> None
     assert sorted(map(int, client.hkeys(keys.holders))) == [5, 6, 7, 8]
     shown = crawl.frontier.explain("http://h0.org/0")
     assert shown is not None
-    assert (shown["lease_until"], shown["waits_until"], shown["failures"]) == (None, None, 0)  # It was forgotten.
+    assert (shown.lease_until, shown.waits_until, shown.failures) == (None, None, 0)  # It was forgotten.
 
 
 def test_success_leaves_nothing_behind_even_without_a_back_off(valkey: Server) -> None:

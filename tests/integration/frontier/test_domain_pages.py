@@ -23,8 +23,8 @@ def test_cached_pages_of_domains_stay_within_the_setting(valkey: Server) -> None
         assert PAGES * 8 <= of_one <= cached.nbytes <= BYTES + of_one
     crawl.seed(["http://new.com/"])
     for domain in ("com", "new.com", "h1.com", "com", None, "new.com"):
-        expected = crawl.endpoint().peek(PAGES, domain=domain)
-        assert crawl.frontier.peek(PAGES, domain=domain) == expected
+        expected = crawl.endpoint().peek(PAGES, domain=domain).pages
+        assert crawl.frontier.peek(PAGES, domain=domain).pages == expected
     assert crawl.urls(5, domains=["new.com"]) == ["http://new.com/"]
 
 

@@ -104,12 +104,12 @@ def test_pages_without_in_links_come_last(valkey: Server, policy: str) -> None:
 def test_leased_page_leaves_its_turn_to_the_next_and_comes_back(valkey: Server) -> None:
     frontier = frontier_of(linked(valkey, 1), 1)
     first: Any = frontier.next(2, mode="discover", policy="GAI")
-    assert [page["url"] for page in first["pages"]] == TARGETS[:2]
+    assert [page.url for page in first.pages] == TARGETS[:2]
     second: Any = frontier.next(2, mode="discover", policy="GAI")
-    assert [page["url"] for page in second["pages"]] == TARGETS[2:4]
-    frontier.release([page["lease"] for page in first["pages"]])
+    assert [page.url for page in second.pages] == TARGETS[2:4]
+    frontier.release([page.lease for page in first.pages])
     again: Any = frontier.next(3, mode="discover", policy="GAI")
-    assert [page["url"] for page in again["pages"]] == [*TARGETS[:2], TARGETS[4]]
+    assert [page.url for page in again.pages] == [*TARGETS[:2], TARGETS[4]]
 
 
 def test_domains_and_host_delays_are_respected(valkey: Server) -> None:

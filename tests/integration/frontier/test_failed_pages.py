@@ -7,6 +7,7 @@ from typing import Any
 import msgpack
 import pytest
 from frontiers import Crawl, until
+from msgspec.structs import asdict
 from servers import Server
 
 from opic.frontier import Frontier, PolitenessSettings
@@ -27,8 +28,8 @@ def told(frontier: Frontier, url: str = A) -> dict[str, Any]:
 def empty(frontier: Frontier, **terms: Any) -> tuple[dict[str, int], bool]:
     """What holds the pages back, where there is none to be had, and whether that is for good."""
     answer: Any = frontier.next(10, **terms)
-    assert answer["pages"] == []
-    return {kind: count for kind, count in answer["waiting"].items() if count}, answer["exhausted"]
+    assert answer.pages == []
+    return {kind: count for kind, count in asdict(answer.waiting).items() if count}, answer.exhausted
 
 
 def test_page_that_fails_too_often_in_a_row_is_given_up(servers: Server) -> None:
@@ -37,15 +38,15 @@ def test_page_that_fails_too_often_in_a_row_is_given_up(servers: Server) -> None
     for failures in (1, 2, 3):
         assert crawl.urls() == [A]
         crawl.event(A, status=500)
-        assert told(crawl.frontier)["failed_fetches"] == failures
+        assert told(crawl.frontier).failed_fetches == failures
     other = crawl.endpoint(AT_ONCE)
     for frontier in (crawl.frontier, other):
         assert empty(frontier) == ({"given_up": 1}, True)
         found = told(frontier)
-        assert (found["state"], found["held_back"], found["next"], found["place"]) == (
+        assert (found.state, found.held_back, found.next, found.place) == (
             "given_up", ["given_up"], False, None
         )  # fmt: skip
-        assert "given up after failed fetches (3 in a row)" in " ".join(found["why_not"])
+        assert "given up after failed fetches (3 in a row)" in " ".join(found.why_not)
     assert [len(ids) for _, ids in other.given_up()] == [1]
     page = crawl.pages.page(A)
     assert page is not None
@@ -58,11 +59,11 @@ def test_success_between_failures_resets_the_count(valkey: Server) -> None:
     crawl = Crawl(valkey, AT_ONCE)
     for status in (500, 0, 304, 503, 500, 404, 500, 403, 500, 429):
         crawl.event(A, status=status)
-        assert told(crawl.frontier)["state"] != "given_up"
+        assert told(crawl.frontier).state != "given_up"
     crawl.event(A, status=500)
-    assert told(crawl.frontier)["state"] == "gone"  # A failure does not bring it back.
+    assert told(crawl.frontier).state == "gone"  # A failure does not bring it back.
     crawl.event(A)
-    assert (told(crawl.frontier)["state"], told(crawl.frontier)["failed_fetches"]) == ("read", 0)
+    assert (told(crawl.frontier).state, told(crawl.frontier).failed_fetches) == ("read", 0)
 
 
 def test_page_given_up_by_an_event_comes_back_at_once_by_a_seed_or_a_read(servers: Server) -> None:
@@ -74,17 +75,17 @@ def test_page_given_up_by_an_event_comes_back_at_once_by_a_seed_or_a_read(server
     crawl.event(B, status=0)
     for frontier in (crawl.frontier, other):
         assert empty(frontier) == ({"retry": 1, "given_up": 1}, False)
-        assert "its crawler said so" in " ".join(told(frontier)["why_not"])
-        assert told(frontier)["failed_fetches"] is None
+        assert "its crawler said so" in " ".join(told(frontier).why_not)
+        assert told(frontier).failed_fetches is None
     crawl.event(A, status=500)
-    assert told(other)["state"] == "given_up"
+    assert told(other).state == "given_up"
     crawl.seed([A])
     assert empty(other, domain="b.org") == ({"retry": 1}, False)
-    assert [page["url"] for page in other.next(10)["pages"]] == [A]  # type: ignore[attr-defined]
+    assert [page.url for page in other.next(10).pages] == [A]
     assert crawl.urls() == []
     assert crawl.fails() == 1
     crawl.event(A, give_up=True)  # Of a successful fetch it says nothing.
-    assert told(crawl.frontier)["state"] == "read"
+    assert told(crawl.frontier).state == "read"
 
 
 def test_failures_counted_without_a_limit_apply_to_a_later_limit(valkey: Server) -> None:
@@ -92,8 +93,8 @@ def test_failures_counted_without_a_limit_apply_to_a_later_limit(valkey: Server)
     for _ in range(20):
         crawl.event(A, status=500)
     assert crawl.urls() == [A]
-    assert told(crawl.endpoint(replace(AT_ONCE, max_failures=20)))["state"] == "given_up"
-    assert told(crawl.endpoint(replace(AT_ONCE, max_failures=21)))["state"] == "unread"
+    assert told(crawl.endpoint(replace(AT_ONCE, max_failures=20))).state == "given_up"
+    assert told(crawl.endpoint(replace(AT_ONCE, max_failures=21))).state == "unread"
 
 
 def test_failures_and_times_outlive_workers_with_and_without_a_checkpoint(valkey: Server) -> None:
@@ -121,9 +122,9 @@ def test_failed_page_waits_as_long_as_its_event_asks(servers: Server) -> None:
     assert empty(crawl.frontier)[0] == {"retry": 2}
     assert until(crawl.urls) == [A]
     assert time.time() >= before + 0.3
-    waits = told(crawl.frontier, B)["waits_until"]
+    waits = told(crawl.frontier, B).waits_until
     assert before + 3_000 <= waits <= time.time() + 3_000
-    assert told(crawl.endpoint(PATIENT), B)["waits_until"] == waits
+    assert told(crawl.endpoint(PATIENT), B).waits_until == waits
 
 
 def test_page_is_not_offered_before_its_not_before_time(servers: Server) -> None:
@@ -137,12 +138,12 @@ def test_page_is_not_offered_before_its_not_before_time(servers: Server) -> None
     for frontier in (crawl.frontier, other):
         assert empty(frontier) == ({"not_before": 1}, False)
         found = told(frontier)
-        assert (found["held_back"], found["not_before"]) == (["not_before"], pytest.approx(late, abs=1e-5))
+        assert (found.held_back, found.not_before) == (["not_before"], pytest.approx(late, abs=1e-5))
     soon = time.time() + 1.5
     crawl.event(A, status=500, not_before=soon)  # The last one wins.
     answer: Any = other.next()
-    assert 0 < answer["retry_after"] <= 1.5
-    assert until(lambda: other.next()["pages"])
+    assert 0 < answer.retry_after <= 1.5
+    assert until(lambda: other.next().pages)
     assert time.time() >= soon
 
 

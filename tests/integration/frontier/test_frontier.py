@@ -40,9 +40,9 @@ def test_order_equals_the_order_of_cash_in_the_model(servers: Server) -> None:
         assert batch
         found += batch
     for shown, page in zip(found, offered, strict=True):
-        assert (shown["url"], shown["cash"]) == (page.url, page.v + credit)
-        assert shown["importance"] == (page.spent + page.v + credit) / total
-        assert shown["fetched_before"] == (page.reads > 0)
+        assert (shown.url, shown.cash) == (page.url, page.v + credit)
+        assert shown.importance == (page.spent + page.v + credit) / total
+        assert shown.fetched_before == (page.reads > 0)
     assert crawl.next() == []
 
 
@@ -92,9 +92,9 @@ def test_ten_thousand_suggestions_to_four_threads_of_two_endpoints_repeat_no_pag
     def crawler(frontier: Frontier) -> None:
         mine = 0
         while len(found) < 10_000:
-            pages: Any = frontier.next(20, crawler=f"crawler of {id(frontier)}")["pages"]
+            pages: Any = frontier.next(20, crawler=f"crawler of {id(frontier)}").pages
             assert pages
-            found.extend(page["url"] for page in pages)
+            found.extend(page.url for page in pages)
             mine += len(pages)
         ends.append(mine)
 
@@ -115,8 +115,8 @@ def test_cached_leases_are_respected(valkey: Server, monkeypatch: pytest.MonkeyP
     crawl.seed(urls)
     other, found = crawl.endpoint(), []
     for turn in range(50):
-        pages: Any = (crawl.frontier, other)[turn % 2].next(10)["pages"]
-        found += [page["url"] for page in pages]
+        pages: Any = (crawl.frontier, other)[turn % 2].next(10).pages
+        found += [page.url for page in pages]
     assert sorted(found) == sorted(urls[:500])
 
 
@@ -127,22 +127,22 @@ def test_lease_ends_by_the_servers_clock(valkey: Server) -> None:
     before = client.time()
     (page,) = crawl.next(1, lease_seconds=40.0)
     after = client.time()
-    assert before[0] + before[1] / 1e6 <= page["lease_until"] - 40 + CLOCK_SECONDS
-    assert page["lease_until"] - 40 <= after[0] + after[1] / 1e6 + CLOCK_SECONDS
-    assert isinstance(page["lease"], str)
+    assert before[0] + before[1] / 1e6 <= page.lease_until - 40 + CLOCK_SECONDS
+    assert page.lease_until - 40 <= after[0] + after[1] / 1e6 + CLOCK_SECONDS
+    assert isinstance(page.lease, str)
     (page,) = crawl.next(1)
-    assert page["lease_until"] - client.time()[0] == pytest.approx(300, abs=5)
+    assert page.lease_until - client.time()[0] == pytest.approx(300, abs=5)
 
 
 def test_expired_lease_is_a_failed_fetch_and_doubles_the_wait(servers: Server) -> None:
     crawl = Crawl(servers, PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.1))
     crawl.seed(["http://a.org/"])
-    ended = crawl.next(1, lease_seconds=0.05)[0]["lease_until"]
+    ended = crawl.next(1, lease_seconds=0.05)[0].lease_until
     for times in range(1, 4):
         (page,) = until(lambda: crawl.next(1, lease_seconds=0.05))
-        assert page["lease_until"] - 0.05 >= ended + 0.1 * 2 ** (times - 1) - CLOCK_SECONDS
+        assert page.lease_until - 0.05 >= ended + 0.1 * 2 ** (times - 1) - CLOCK_SECONDS
         assert crawl.fails() == times
-        ended = page["lease_until"]
+        ended = page.lease_until
     crawl.event("http://a.org/", ["http://b.org/"])
     assert crawl.fails() == 0
 
@@ -153,13 +153,13 @@ def test_leases_that_ended_are_not_counted_as_leased_before_a_page_is_asked_for(
     crawl.seed(pages_of(100, 1))
     frontier, late, other = crawl.frontier, crawl.endpoint(), crawl.endpoint()
     other.peek()
-    assert len(frontier.next(1, lease_seconds=300)["pages"]) == 1  # type: ignore[arg-type]
-    leased = frontier.next(5, lease_seconds=0.5)["pages"]
-    assert late.peek()["waiting"]["leased"] == 1 + len(leased)  # type: ignore[index,arg-type]
-    waiting: Any = until(lambda: (found := frontier.peek()["waiting"])["retry"] and found)  # type: ignore[index]
-    assert (waiting["leased"], waiting["retry"]) == (1, len(leased))  # type: ignore[arg-type]
+    assert len(frontier.next(1, lease_seconds=300).pages) == 1
+    leased = frontier.next(5, lease_seconds=0.5).pages
+    assert late.peek().waiting.leased == 1 + len(leased)
+    waiting: Any = until(lambda: (found := frontier.peek().waiting).retry and found)
+    assert (waiting.leased, waiting.retry) == (1, len(leased))
     for endpoint in (late, other):
-        until(lambda endpoint=endpoint: endpoint.peek()["waiting"]["leased"] == 1)
+        until(lambda endpoint=endpoint: endpoint.peek().waiting.leased == 1)
         kinds = Counter[str]()
         for (_, kind), count in endpoint.census().items():
             kinds[kind] += count
@@ -171,8 +171,8 @@ def test_without_a_retry_delay_an_expired_lease_frees_its_page_at_once(valkey: S
     crawl.seed(["http://a.org/"])
     first = crawl.next(1, lease_seconds=0.05)
     (again,) = until(lambda: crawl.next(1, lease_seconds=0.05))
-    assert again["lease"] != first[0]["lease"]
-    assert again["lease_until"] - 0.05 >= first[0]["lease_until"] - CLOCK_SECONDS
+    assert again.lease != first[0].lease
+    assert again.lease_until - 0.05 >= first[0].lease_until - CLOCK_SECONDS
 
 
 def test_event_ends_the_lease_of_its_page_whoever_sends_it(valkey: Server) -> None:
@@ -199,11 +199,11 @@ def test_released_page_is_free_at_once(servers: Server) -> None:
     crawl = Crawl(servers)
     crawl.seed(["http://a.org/", "http://b.org/"])
     a, b = crawl.next()
-    assert crawl.frontier.release([a["lease"], a["lease"]]) == {"released": 1}
-    assert crawl.urls() == [a["url"]]
+    assert crawl.frontier.release([a.lease, a.lease]).released == 1
+    assert crawl.urls() == [a.url]
     assert crawl.fails() == 0
-    assert crawl.frontier.release([b["lease"]]) == {"released": 1}
-    assert crawl.frontier.release([]) == {"released": 0}
+    assert crawl.frontier.release([b.lease]).released == 1
+    assert crawl.frontier.release([]).released == 0
 
 
 def test_only_a_running_lease_of_its_holder_is_released(valkey: Server) -> None:
@@ -211,11 +211,11 @@ def test_only_a_running_lease_of_its_holder_is_released(valkey: Server) -> None:
     crawl.seed(["http://a.org/"])
     (mine,) = crawl.next(lease_seconds=0.05)
     (theirs,) = until(crawl.next)
-    assert crawl.frontier.release([mine["lease"]]) == {"released": 0}
+    assert crawl.frontier.release([mine.lease]).released == 0
     assert crawl.next() == []
     crawl.event("http://a.org/")
-    assert crawl.frontier.release([theirs["lease"]]) == {"released": 0}
-    assert crawl.frontier.release(["0-77-1790000000000000"]) == {"released": 0}
+    assert crawl.frontier.release([theirs.lease]).released == 0
+    assert crawl.frontier.release(["0-77-1790000000000000"]).released == 0
 
 
 def test_lease_is_released_only_with_its_token(servers: Server) -> None:
@@ -223,17 +223,17 @@ def test_lease_is_released_only_with_its_token(servers: Server) -> None:
     crawl = Crawl(servers)
     crawl.seed(pages_of(3, 1))
     theirs = crawl.next(2)
-    shown = crawl.frontier.explain(theirs[0]["url"])
+    shown = crawl.frontier.explain(theirs[0].url)
     assert shown is not None
-    terms = f"0-0-{round(shown['lease_until'] * 1e6)}"  # type: ignore[operator]
-    token = theirs[0]["lease"]
+    terms = f"0-0-{round(shown.lease_until * 1e6)}"  # type: ignore[operator]
+    token = theirs[0].lease
     assert token.startswith(f"{terms}-")
     assert token.removeprefix(f"{terms}-") not in repr(shown)
-    other = theirs[1]["lease"].rpartition("-")[2]
+    other = theirs[1].lease.rpartition("-")[2]
     forged = [terms, f"{terms}-{'0' * 20}", f"{terms}-{other}", token[:-1] + ("1" if token[-1] == "0" else "0")]
-    assert crawl.frontier.release(forged) == {"released": 0}
+    assert crawl.frontier.release(forged).released == 0
     assert crawl.urls() == [pages_of(3, 1)[2]]
-    assert crawl.endpoint().release([token]) == {"released": 1}
+    assert crawl.endpoint().release([token]).released == 1
 
 
 def too_large(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +243,7 @@ def too_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def asked_of_others(other: Frontier, n: int) -> list[str]:
     """What another endpoint hands out, by what it knows by then."""
-    return [page["url"] for page in other.next(n)["pages"]]  # type: ignore[attr-defined]
+    return [page.url for page in other.next(n).pages]
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -256,14 +256,14 @@ def test_page_released_through_another_endpoint_is_free_at_once(
     other = crawl.endpoint()
     crawl.seed(urls)
     mine = crawl.next(8)
-    theirs: Any = other.next(8)["pages"]
-    assert [page["url"] for page in [*mine, *theirs]] == urls[:16]
+    theirs: Any = other.next(8).pages
+    assert [page.url for page in [*mine, *theirs]] == urls[:16]
     client, keys = crawl.store.shard.client, crawl.store.shard.keys
-    assert other.release([page["lease"] for page in mine[:6]]) == {"released": 6}
+    assert other.release([page.lease for page in mine[:6]]).released == 6
     if lost:
         client.xtrim(keys.changes, maxlen=0)
     assert crawl.urls(6) == urls[:6]
-    assert crawl.frontier.release([page["lease"] for page in theirs[:3]]) == {"released": 3}
+    assert crawl.frontier.release([page.lease for page in theirs[:3]]).released == 3
     assert asked_of_others(other, 3) == urls[8:11]
 
 
@@ -273,7 +273,7 @@ def test_counts_of_waiting_pages_are_reused_for_a_moment(valkey: Server, monkeyp
     crawl.seed(f"http://h{page}.example/" for page in range(6))
 
     def leased(n: int) -> int:
-        return int(crawl.frontier.next(n)["waiting"]["leased"])  # type: ignore[index]
+        return int(crawl.frontier.next(n).waiting.leased)
 
     assert [leased(1), leased(1)] == [1, 1]
     monkeypatch.setattr("opic.frontier.choices.CENSUS_SECONDS", 0.0)
@@ -292,7 +292,7 @@ def test_malformed_lease_is_refused_and_none_is_released(valkey: Server, lease: 
     crawl.seed(["http://a.org/"])
     (page,) = crawl.next()
     with pytest.raises(BadInput, match="is not a lease"):
-        crawl.frontier.release([page["lease"], lease])
+        crawl.frontier.release([page.lease, lease])
     assert crawl.next() == []
 
 
@@ -308,11 +308,11 @@ def test_host_delay_is_kept_between_pages(servers: Server) -> None:
 
     def crawler(frontier: Frontier) -> None:
         while sum(map(len, times.values())) < 120:
-            pages: Any = frontier.next(15)["pages"]
-            hosts = [host_of(page["url"]) for page in pages]
+            pages: Any = frontier.next(15).pages
+            hosts = [host_of(page.url) for page in pages]
             assert len(set(hosts)) == len(hosts)
             for host, page in zip(hosts, pages, strict=True):
-                times[host].append(page["lease_until"] - 100)
+                times[host].append(page.lease_until - 100)
 
     threads = [threading.Thread(target=crawler, args=(f,)) for f in (crawl.frontier, crawl.endpoint(rest))]
     for thread in threads:
@@ -335,7 +335,7 @@ def test_host_delay_continues_after_a_release(valkey: Server) -> None:
     crawl = Crawl(valkey, PolitenessSettings(host_delay_seconds=30.0))
     crawl.seed(["http://a.org/1", "http://a.org/2"])
     (page,) = crawl.next()
-    crawl.frontier.release([page["lease"]])
+    crawl.frontier.release([page.lease])
     assert crawl.next() == []
 
 
@@ -406,7 +406,7 @@ def test_each_failure_doubles_the_wait(servers: Server) -> None:
         before = time.time()
         crawl.event(a, status=500)
         (page,) = until(lambda: crawl.next(lease_seconds=10.0))
-        assert page["lease_until"] - 10.0 >= before + 0.1 * 2 ** (times - 1) - CLOCK_SECONDS
+        assert page.lease_until - 10.0 >= before + 0.1 * 2 ** (times - 1) - CLOCK_SECONDS
     crawl.event(a, [])
     assert crawl.fails() == 0
 
@@ -415,7 +415,7 @@ def test_page_that_was_read_has_no_cash_and_is_not_offered(valkey: Server) -> No
     crawl = Crawl(valkey)
     crawl.event("http://a.org/", ["http://b.org/"])
     (page,) = crawl.next()
-    assert (page["url"], page["fetched_before"]) == ("http://b.org/", False)
+    assert (page.url, page.fetched_before) == ("http://b.org/", False)
 
 
 def test_batch_is_cut_at_half_of_its_best_page_past_a_tenth_of_the_pages(valkey: Server) -> None:
@@ -426,7 +426,7 @@ def test_batch_is_cut_at_half_of_its_best_page_past_a_tenth_of_the_pages(valkey:
     assert crawl.store.replica.books.live == 112
     found = crawl.next(11)  # No more than a tenth: as many as asked for.
     assert len(found) == 11
-    crawl.frontier.release([page["lease"] for page in found])
+    crawl.frontier.release([page.lease for page in found])
     assert crawl.urls(12) == urls[:3]
     assert crawl.urls(8) == urls[3:11]  # With the 3 that are out no more than a tenth.
     assert crawl.urls(1) == urls[11:12]  # Past it, but one page is always its batch's best.
@@ -441,8 +441,8 @@ def test_batch_is_not_cut_for_released_leases(valkey: Server) -> None:
         crawl.event(url, pages[:1])  # It has five times what others have.
     first = crawl.next(5)
     assert len(first) == 5  # With those that run, a tenth of all.
-    crawl.frontier.release([page["lease"] for page in first])
-    assert [page["url"] for page in crawl.next(5)] == [page["url"] for page in first]
+    crawl.frontier.release([page.lease for page in first])
+    assert [page.url for page in crawl.next(5)] == [page.url for page in first]
 
 
 def test_batch_is_cut_by_the_best_page_that_is_free(valkey: Server) -> None:
@@ -465,7 +465,7 @@ def test_modes_separate_unread_pages_from_read_ones(valkey: Server) -> None:
     crawl.event("http://hub.org/", [a])
     crawl.seed([a])
     (page,) = crawl.next(mode="discover")  # Back, and not read since.
-    assert (page["url"], page["fetched_before"]) == (a, True)
+    assert (page.url, page.fetched_before) == (a, True)
     with pytest.raises(BadInput, match="none of any, discover, refresh"):
         crawl.next(mode="new")
 
@@ -506,17 +506,16 @@ def test_peek_shows_the_pages_that_next_leases(servers: Server) -> None:
     for i in range(3):
         crawl.event(f"http://hub{i}.org/", urls[7:9] + urls[30:31])
     for n in (1, 4, 6):
-        shown: Any = crawl.frontier.peek(n)["pages"]
-        assert crawl.frontier.peek(n)["pages"] == shown
-        keys = [page.pop("key") for page in shown]
+        shown = crawl.frontier.peek(n).pages
+        assert crawl.frontier.peek(n).pages == shown
+        keys = [page.key for page in shown]
         assert keys == sorted(keys, reverse=True)
-        found = crawl.next(n)
-        for page in found:
-            page["host"] = host_of(page["url"])
-            assert page.pop("lease")
-            assert page.pop("lease_until")
-        assert found == shown
-    assert len(crawl.frontier.peek(100)["pages"]) == 20 - 11  # type: ignore[arg-type]
+        alike = ("url", "cash", "importance", "fetched_before")
+        assert [[getattr(page, name) for name in alike] for page in crawl.next(n)] == [
+            [getattr(page, name) for name in alike] for page in shown
+        ]
+        assert [page.host for page in shown] == [host_of(page.url) for page in shown]
+    assert len(crawl.frontier.peek(100).pages) == 20 - 11
     with pytest.raises(BadInput, match="at least one page"):
         crawl.frontier.peek(0)
     with pytest.raises(BadInput, match="none of any"):
@@ -538,10 +537,10 @@ def test_each_reason_that_holds_a_page_back_is_explained(servers: Server) -> Non
 
     assert told(f) is None
     first = told(b)
-    assert (first["next"], first["why_not"], first["place"], first["state"]) == (True, [], 1, "unread")
-    assert (first["lease_until"], first["waits_until"], first["host_free_at"]) == (None, None, None)
-    assert told(a)["place"] == 2
-    assert [page["url"] for page in crawl.next(2)] == [b, a]
+    assert (first.next, first.why_not, first.place, first.state) == (True, [], 1, "unread")
+    assert (first.lease_until, first.waits_until, first.host_free_at) == (None, None, None)
+    assert told(a).place == 2
+    assert [page.url for page in crawl.next(2)] == [b, a]
     for url, state, word in (
         (b, "unread", "leased to a crawler"),
         (f"{a}2", "unread", "its host a.org is delayed"),
@@ -551,11 +550,11 @@ def test_each_reason_that_holds_a_page_back_is_explained(servers: Server) -> Non
         ("http://hub.org/", "read", "no cash"),
     ):
         found = told(url)
-        assert (found["next"], found["state"]) == (False, state)
-        assert any(word in text for text in found["why_not"]), (url, found)
-    assert told(b)["lease_until"] > time.time() + 200
-    assert (told(b)["host_in_flight"], told(c)["host_in_flight"]) == (1, 0)
-    assert (told(e)["failures"], told(c)["place"], told(d)["place"]) == (2, None, None)
+        assert (found.next, found.state) == (False, state)
+        assert any(word in text for text in found.why_not), (url, found)
+    assert told(b).lease_until > time.time() + 200
+    assert (told(b).host_in_flight, told(c).host_in_flight) == (1, 0)
+    assert (told(e).failures, told(c).place, told(d).place) == (2, None, None)
 
 
 # When to come back.
@@ -563,21 +562,21 @@ def test_each_reason_that_holds_a_page_back_is_explained(servers: Server) -> Non
 
 def retry_after(crawl: Crawl, **more: Any) -> float:
     answer: Any = crawl.frontier.next(**more)
-    assert answer["pages"] == []
-    assert answer["retry_after"] > 0
-    return float(answer["retry_after"])
+    assert answer.pages == []
+    assert answer.retry_after > 0
+    return float(answer.retry_after)
 
 
 def test_empty_answer_says_when_a_host_delay_ends(valkey: Server) -> None:
     crawl = Crawl(valkey, PolitenessSettings(host_delay_seconds=0.6))
     crawl.seed(["http://a.org/1", "http://a.org/2"])
     (first,) = crawl.next()
-    assert crawl.frontier.next(1, busy_hosts=["a.org"])["retry_after"] == 5.0  # None of that host's are wanted.
+    assert crawl.frontier.next(1, busy_hosts=["a.org"]).retry_after == 5.0  # None of that host's are wanted.
     wait = retry_after(crawl)
     assert 0.05 <= wait <= 0.6
     time.sleep(wait)
     (second,) = crawl.next()
-    assert {first["url"], second["url"]} == {"http://a.org/1", "http://a.org/2"}
+    assert {first.url, second.url} == {"http://a.org/1", "http://a.org/2"}
 
 
 def test_empty_answer_says_when_a_failed_page_is_due(valkey: Server) -> None:
@@ -614,13 +613,13 @@ def test_retry_after_is_at_most_a_minute_or_five_seconds_while_leases_run(valkey
 def test_retry_after_is_short_while_accepted_records_may_bring_pages(valkey: Server) -> None:
     crawl = Crawl(valkey)
     answer = crawl.endpoint(pending=lambda: True).next(1)
-    assert (answer["pages"], answer["retry_after"], answer["exhausted"]) == ([], 0.25, False)
+    assert (answer.pages, answer.retry_after, answer.exhausted) == ([], 0.25, False)
 
 
 def test_answer_with_pages_says_to_come_back_at_once(valkey: Server) -> None:
     crawl = Crawl(valkey)
     crawl.seed(["http://a.org/"])
-    assert crawl.frontier.next()["retry_after"] == 0
+    assert crawl.frontier.next().retry_after == 0
 
 
 def test_expiry_of_very_many_leases_delays_no_call(valkey: Server) -> None:
@@ -646,7 +645,7 @@ def test_strategy_cycle_offers_new_pages_first_and_then_those_read_longest_ago(v
         crawl.event(url, urls, fetched_at=1.7e9 + at)
     crawl.event("http://b.org/", urls)  # So that each has cash.
     assert crawl.urls(4) == [urls[1], urls[3], urls[5], urls[2]]
-    assert crawl.frontier.explain(urls[4])["place"] == 5  # type: ignore[index]
+    assert crawl.frontier.explain(urls[4]).place == 5  # type: ignore[union-attr]
     assert crawl.urls(1, mode="refresh") == [urls[4]]
     crawl.event(urls[2], urls, fetched_at=1.7e9 + 900.0)
     crawl.event("http://b.org/", [*urls, "http://b.org/1"])
@@ -660,11 +659,11 @@ def test_strategy_random_ignores_cash_and_keeps_its_order_until_a_page_is_read(v
     crawl.event("http://b.org/", urls[150:])
     assert len(set(urls[150:]) & set(crawl.urls(50))) < 30  # Greedy, they would be all.
     other = crawl.endpoint(strategy="random")
-    places = {url: other.explain(url)["place"] for url in urls}  # type: ignore[index]
-    left = sorted(set(urls) - {url for url in urls if other.explain(url)["lease_until"]}, key=places.__getitem__)  # type: ignore[index]
+    places = {url: other.explain(url).place for url in urls}  # type: ignore[union-attr]
+    left = sorted(set(urls) - {url for url in urls if other.explain(url).lease_until}, key=places.__getitem__)  # type: ignore[union-attr]
     assert crawl.urls(200) == [url for url in left if url != "http://b.org/"]
     crawl.event(urls[0], urls)
-    assert other.explain(urls[0])["place"] != places[urls[0]]  # type: ignore[index]
+    assert other.explain(urls[0]).place != places[urls[0]]  # type: ignore[union-attr]
 
 
 def test_batch_by_another_strategy_is_not_cut_at_half_of_the_best_cash(valkey: Server) -> None:
@@ -673,10 +672,10 @@ def test_batch_by_another_strategy_is_not_cut_at_half_of_the_best_cash(valkey: S
     for url in (urls[0], urls[2]):
         crawl.event(url, [urls[1]])
     greedy = crawl.next(10)
-    assert [page["url"] for page in greedy] == [urls[1]]
-    crawl.frontier.release([page["lease"] for page in greedy])
-    pages = crawl.endpoint(strategy="cycle").next(10)["pages"]
-    assert [page["url"] for page in pages] == [urls[1], *urls[3:]]  # type: ignore[union-attr, index]
+    assert [page.url for page in greedy] == [urls[1]]
+    crawl.frontier.release([page.lease for page in greedy])
+    pages = crawl.endpoint(strategy="cycle").next(10).pages
+    assert [page.url for page in pages] == [urls[1], *urls[3:]]  # type: ignore[union-attr, index]
 
 
 def test_suggestions_spread_over_hosts_when_each_has_a_delay(valkey: Server) -> None:

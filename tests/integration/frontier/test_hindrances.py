@@ -54,4 +54,4 @@ def test_explanation_tells_what_holds_the_page_before_what_holds_its_host(valkey
     crawl.event(URLS[0])
     told = crawl.frontier.explain(URLS[0])
     assert told is not None
-    assert told["held_back"] == ["revisit", "host_delay"]
+    assert told.held_back == ["revisit", "host_delay"]

@@ -255,11 +255,11 @@ def test_within_a_domain_the_best_of_its_pages_is_drawn(valkey: Server) -> None:
 def test_leased_and_vanished_pages_leave_their_turn_to_the_next_best(valkey: Server) -> None:
     scored = Scored(valkey)
     got: Any = scored.frontier.next(6, mode="refresh", policy="LDU", domain="h1.org")
-    assert [page["url"] for page in got["pages"]] == [READ[1]]
+    assert [page.url for page in got.pages] == [READ[1]]
     scored.web.read(READ[0], [], status=404)
     firsts = Counter(drawn[0] for drawn in scored.drawn(1))
     assert firsts.keys() == set(READ[2:])  # No page that has a score is free.
-    scored.frontier.release([got["pages"][0]["lease"]])
+    scored.frontier.release([got.pages[0].lease])
     firsts = Counter(drawn[0] for drawn in scored.drawn(1))
     assert abs(firsts[READ[1]] / DRAWS - (0.5 + 0.5 / 5)) < 0.1
 
@@ -268,7 +268,7 @@ def test_half_the_draws_are_by_score_also_while_most_pages_are_leased(valkey: Se
     scored = Scored(valkey)
     domains = ["h2.org", "h3.org", "h4.org"]
     leased: Any = scored.frontier.next(9, mode="refresh", policy="U", domains=domains)
-    assert len(leased["pages"]) == 3
+    assert len(leased.pages) == 3
     firsts = Counter(drawn[0] for drawn in scored.drawn(1))  # Of three free pages.
     assert firsts.keys() == {READ[0], READ[1], READ[5]}
     assert abs(firsts[READ[0]] / DRAWS - (0.5 + 0.5 / 3)) < 0.06

@@ -64,8 +64,8 @@ def test_page_that_was_read_or_leased_elsewhere_since_is_left_out(valkey: Server
     other = crawl.endpoint()
     found, before = asked_often(crawl), choices(crawl)
     crawl.event(urls[33])
-    theirs: Any = other.next(1)["pages"]
-    assert theirs[0]["url"] == urls[32]
+    theirs: Any = other.next(1).pages
+    assert theirs[0].url == urls[32]
     assert crawl.urls(4) == urls[34:38]
     assert found == urls[:32]
     assert choices(crawl) - before <= 1
@@ -87,7 +87,7 @@ def test_released_page_comes_first_again(valkey: Server) -> None:
     crawl, urls = Crawl(valkey), pages_of(200, 1)
     crawl.seed(urls)
     pages = [page for _ in range(8) for page in crawl.next(4)]
-    assert crawl.frontier.release([pages[5]["lease"]]) == {"released": 1}
+    assert crawl.frontier.release([pages[5].lease]).released == 1
     assert crawl.urls(2) == [urls[5], urls[32]]
 
 

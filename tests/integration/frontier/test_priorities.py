@@ -23,8 +23,8 @@ NEAR = 1e-6  # The order by importance is settled to a bound of 2e-9.
 def all_of(frontier: Any, **terms: Any) -> list[str]:
     """All pages in the order in which they come."""
     found: list[str] = []
-    while pages := frontier.next(10, **terms)["pages"]:
-        found += [page["url"] for page in pages]
+    while pages := frontier.next(10, **terms).pages:
+        found += [page.url for page in pages]
     return found
 
 
@@ -32,16 +32,16 @@ def test_pages_come_by_cash_times_priority_and_the_last_priority_wins(servers: S
     crawl = Crawl(servers)
     crawl.seed(URLS)
     other = crawl.endpoint()
-    assert [page["url"] for page in other.peek(6)["pages"]] == URLS  # type: ignore[attr-defined]
+    assert [page.url for page in other.peek(6).pages] == URLS
     crawl._apply(encode_seeds([D, E], None, priority=3.0), "seeds")
     crawl._apply(encode_seeds([B], None, priority=0.5), "seeds")
     crawl.event(E, status=404)  # Which is gone, whatever its priority.
     crawl.event(D, status=500, priority=2.0)
     crawl._apply(encode_seeds([D], None), "seeds")  # It ends the back-off, and says nothing of the priority.
     crawl.event("http://hub.org/", [C])
-    assert [page["url"] for page in other.peek(6)["pages"]] == [D, C, A, F, B]  # type: ignore[attr-defined]
+    assert [page.url for page in other.peek(6).pages] == [D, C, A, F, B]
     told: Any = other.explain(D)
-    assert (told["priority"], told["place"], told["next"]) == (2.0, 1, True)
+    assert (told.priority, told.place, told.next) == (2.0, 1, True)
     assert all_of(other) == [D, C, A, F, B]
 
 
@@ -99,7 +99,7 @@ def test_pages_come_by_importance_times_priority(valkey: Server, shards: int) ->
     for at, url in enumerate(MANY[:12]):
         web.read(url, MANY[at + 1 : 4 * at])
     factors = {url: 0.2 * 5 ** (at % 3) for at, url in enumerate(MANY[::4])}
-    assert len(web.next(2)["pages"]) > 0  # The order is made, without priorities.
+    assert len(web.next(2).pages) > 0  # The order is made, without priorities.
     for url, factor in factors.items():
         record = Record(web.offset, web.at_us, encode_seeds([url], None, priority=factor), "seeds")
         web.writer.apply("log/0", [record])

@@ -116,14 +116,14 @@ def test_pages_are_leased_to_one_crawler_and_come_back_when_released(servers: Se
     crawl = Recrawl(servers)
     first: Any = crawl.frontier.next(3, mode="refresh", policy="OR")
     second: Any = crawl.frontier.next(3, mode="refresh", policy="U")
-    assert sorted(page["url"] for page in first["pages"] + second["pages"]) == HUBS
-    assert all(page["fetched_before"] for page in first["pages"])
+    assert sorted(page.url for page in first.pages + second.pages) == HUBS
+    assert all(page.fetched_before for page in first.pages)
     empty = crawl.frontier.next(3, mode="refresh", policy="YRU")
-    assert (empty["pages"], empty["exhausted"]) == ([], False)
-    assert 0 < empty["retry_after"] <= 5  # type: ignore[operator]
-    crawl.frontier.release([page["lease"] for page in second["pages"]])
+    assert (empty.pages, empty.exhausted) == ([], False)
+    assert 0 < empty.retry_after <= 5  # type: ignore[operator]
+    crawl.frontier.release([page.lease for page in second.pages])
     again: Any = crawl.frontier.next(3, mode="refresh", policy="YR")
-    assert [page["url"] for page in again["pages"]] == [page["url"] for page in second["pages"]]
+    assert [page.url for page in again.pages] == [page.url for page in second.pages]
 
 
 def test_vanished_or_just_read_page_is_not_suggested(valkey: Server) -> None:
@@ -139,15 +139,15 @@ def test_delayed_host_gives_one_page_at_a_time(valkey: Server) -> None:
         crawl.event(url)
     frontier = Frontier(Shards.open(valkey.client()), PolitenessSettings(host_delay_seconds=30.0))
     first: Any = frontier.next(10, mode="refresh", policy="U")
-    assert len({page["url"].split("/")[2] for page in first["pages"]}) == len(first["pages"]) == 3
-    assert frontier.next(10, mode="refresh", policy="U")["pages"] == []
+    assert len({page.url.split("/")[2] for page in first.pages}) == len(first.pages) == 3
+    assert frontier.next(10, mode="refresh", policy="U").pages == []
 
 
 def test_crawl_without_read_pages_suggests_none(valkey: Server) -> None:
     crawl = Crawl(valkey)
     crawl.seed(pages_of(3, 1))
     found = crawl.frontier.next(5, mode="refresh", policy="U")
-    assert (found["pages"], found["exhausted"]) == ([], True)
+    assert (found.pages, found.exhausted) == ([], True)
 
 
 def test_every_page_is_drawn_if_all_yields_are_zero(valkey: Server) -> None:
@@ -222,7 +222,7 @@ def test_policy_that_needs_yields_is_refused_without(valkey: Server) -> None:
     for policy in NEED_YIELDS:
         with pytest.raises(NotKept, match=f"policy={policy} needs what past reads.*OPIC_YIELDS=off"):
             crawl.frontier.next(1, mode="refresh", policy=policy)
-    assert len(crawl.frontier.next(4, mode="refresh", policy="U")["pages"]) == 4  # type: ignore[arg-type]
+    assert len(crawl.frontier.next(4, mode="refresh", policy="U").pages) == 4
 
 
 @pytest.fixture

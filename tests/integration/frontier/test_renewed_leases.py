@@ -13,6 +13,7 @@ from serving import serving_embedded
 
 from opic.errors import BadInput
 from opic.frontier import PolitenessSettings
+from opic.messages.frontier import Renewed
 
 A, B = "http://a.org/", "http://b.org/"
 SHORT = 1.5
@@ -21,7 +22,7 @@ AT_ONCE = PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.0)
 
 def leased(crawl: Crawl, *urls: str, **terms: Any) -> list[str]:
     crawl.seed(urls)
-    found = {page["url"]: page["lease"] for page in crawl.next(len(urls), **terms)}
+    found = {page.url: page.lease for page in crawl.next(len(urls), **terms)}
     return [found[url] for url in urls]
 
 
@@ -29,28 +30,29 @@ def test_renewed_lease_holds_its_page_at_all_endpoints_beyond_its_first_end(serv
     crawl = Crawl(servers, AT_ONCE)
     other = crawl.endpoint(AT_ONCE)
     lease, ends = leased(crawl, A, B, lease_seconds=SHORT)
-    assert other.next()["pages"] == []
+    assert other.next().pages == []
     now = time.time()
-    (renewed,), lost = (other.renew([lease, lease], 600)[name] for name in ("renewed", "lost"))  # type: ignore[misc]
-    assert (renewed["lease"], lost) == (lease, [])
-    assert now + 600 <= renewed["lease_until"] <= time.time() + 600
+    answer = other.renew([lease, lease], 600)
+    (renewed,) = answer.renewed
+    assert (renewed.lease, answer.lost) == (lease, [])
+    assert now + 600 <= renewed.lease_until <= time.time() + 600
     assert until(crawl.urls) == [B]  # Its lease was not renewed.
     for frontier in (other, crawl.frontier):
-        assert frontier.next()["pages"] == []
-    assert crawl.frontier.renew([ends, lease], 300)["lost"] == [ends]
-    assert crawl.frontier.release([lease]) == {"released": 1}
-    assert other.renew([lease])["lost"] == [lease]
-    assert until(lambda: other.next()["pages"])[0]["url"] == A
+        assert frontier.next().pages == []
+    assert crawl.frontier.renew([ends, lease], 300).lost == [ends]
+    assert crawl.frontier.release([lease]).released == 1
+    assert other.renew([lease]).lost == [lease]
+    assert until(lambda: other.next().pages)[0].url == A
 
 
 def test_lease_that_an_event_has_ended_is_lost(valkey: Server) -> None:
     crawl = Crawl(valkey, AT_ONCE)
     (lease,) = leased(crawl, A)
-    assert crawl.frontier.renew([lease])["lost"] == []
+    assert crawl.frontier.renew([lease]).lost == []
     crawl.event(A)
-    assert crawl.frontier.renew([lease]) == {"renewed": [], "lost": [lease]}
+    assert crawl.frontier.renew([lease]) == Renewed([], [lease])
     forged = lease[:-1] + ("0" if lease[-1] != "0" else "1")
-    assert crawl.frontier.renew([forged])["lost"] == [forged]
+    assert crawl.frontier.renew([forged]).lost == [forged]
 
 
 def test_renewed_lease_counts_among_the_pages_of_its_host_in_flight(valkey: Server) -> None:
@@ -58,12 +60,12 @@ def test_renewed_lease_counts_among_the_pages_of_its_host_in_flight(valkey: Serv
     crawl = Crawl(valkey, one_each)
     crawl.seed([A, f"{A}2"])
     (page,) = crawl.next(lease_seconds=SHORT)
-    until_us = round(page["lease_until"] * 1e6)
-    crawl.frontier.renew([page["lease"]], 600)
+    until_us = round(page.lease_until * 1e6)
+    crawl.frontier.renew([page.lease], 600)
     keys, client = crawl.store.shard.keys, crawl.store.shard.client
     until(lambda: client.fcall_ro("opic_5_now", 1, keys.leases) > until_us)
     assert crawl.urls() == []
-    assert crawl.endpoint(one_each).next()["pages"] == []
+    assert crawl.endpoint(one_each).next().pages == []
     crawl.event(A)
     assert crawl.urls() == [f"{A}2"]
 
@@ -76,7 +78,7 @@ def test_invalid_duration_is_refused(valkey: Server, seconds: float) -> None:
         crawl.frontier.renew(leases, seconds)
     with pytest.raises(BadInput, match="is not a lease"):
         crawl.frontier.renew([*leases, "no-lease"], 5)
-    assert crawl.frontier.renew(leases)["lost"] == []
+    assert crawl.frontier.renew(leases).lost == []
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from frontiers import AT_ONCE, Crawl, until
+from msgspec.structs import asdict
 from servers import Server
 
 from opic.admission import Admission, check_policy
@@ -29,7 +30,7 @@ def crawling(server: Server, politeness: PolitenessSettings | None = None) -> Cr
 
 def peeked(frontier: Frontier, **more: Any) -> list[str]:
     answer: Any = frontier.peek(100, **more)
-    return sorted(page["url"] for page in answer["pages"])
+    return sorted(page.url for page in answer.pages)
 
 
 def asked(crawl: Crawl, **more: Any) -> Mapping[str, Any]:
@@ -40,8 +41,8 @@ def asked(crawl: Crawl, **more: Any) -> Mapping[str, Any]:
 def waiting(crawl: Crawl, **more: Any) -> tuple[dict[str, int], bool]:
     """What is held back where nothing is offered, and whether the frontier is exhausted."""
     answer = asked(crawl, **more)
-    assert answer["pages"] == []
-    return {kind: count for kind, count in answer["waiting"].items() if count}, answer["exhausted"]
+    assert answer.pages == []
+    return {kind: count for kind, count in asdict(answer.waiting).items() if count}, answer.exhausted
 
 
 def read(crawl: Crawl, *urls: str, **more: Any) -> None:
@@ -59,7 +60,7 @@ def test_read_page_is_offered_again_after_its_revisit_time(servers: Server) -> N
     assert crawl.urls() == [C]
     assert until(crawl.urls)
     assert time.time() - began >= 0.5
-    assert crawl.endpoint(waits(0.5)).next()["pages"] == []  # The other one is leased or has not waited long enough.
+    assert crawl.endpoint(waits(0.5)).next().pages == []  # The other one is leased or has not waited long enough.
 
 
 @pytest.mark.parametrize("mode", ["any", "refresh", "discover"])
@@ -120,7 +121,7 @@ def test_most_specific_time_applies(valkey: Server) -> None:
 
     def explained(url: str) -> tuple[float, bool]:
         answer: Any = frontier.explain(url)
-        return answer["revisit_seconds"], answer["next"]
+        return answer.revisit_seconds, answer.next
 
     assert offered() == []
     classes = check_classes(
@@ -166,9 +167,9 @@ def test_explanation_says_when_a_read_page_is_due(valkey: Server) -> None:
     crawl.seed([A, B])
     read(crawl, A)
     told: Any = crawl.frontier.explain(A)
-    assert (told["next"], told["revisit_seconds"]) == (False, 3_600.0)
-    assert told["revisit_at"] == pytest.approx(time.time() + 3_600, abs=60)
-    assert any("it is offered again 3600 s after a read, in 3" in reason for reason in told["why_not"])
+    assert (told.next, told.revisit_seconds) == (False, 3_600.0)
+    assert told.revisit_at == pytest.approx(time.time() + 3_600, abs=60)
+    assert any("it is offered again 3600 s after a read, in 3" in reason for reason in told.why_not)
 
 
 def test_page_read_between_choice_and_lease_is_not_suggested(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,12 +202,12 @@ def test_leased_pages_are_waited_for(servers: Server) -> None:
     crawl = Crawl(servers)
     crawl.seed([A, B])
     first = asked(crawl, n=1)
-    assert (first["waiting"]["leased"], first["exhausted"]) == (1, False)
+    assert (first.waiting.leased, first.exhausted) == (1, False)
     assert len(crawl.next()) == 1
     for mode in ("any", "discover", "refresh"):  # Their events may bring new pages, of which some are read later.
         assert waiting(crawl, mode=mode) == ({"leased": 2}, False)
     other: Any = crawl.endpoint().next()
-    assert (other["pages"], other["waiting"]["leased"], other["exhausted"]) == ([], 2, False)
+    assert (other.pages, other.waiting.leased, other.exhausted) == ([], 2, False)
 
 
 def test_once_all_are_read_discovery_is_exhausted(servers: Server) -> None:
@@ -216,19 +217,19 @@ def test_once_all_are_read_discovery_is_exhausted(servers: Server) -> None:
         read(crawl, *pages)
     assert waiting(crawl, mode="discover") == ({}, True)
     assert waiting(crawl) == waiting(crawl, mode="refresh") == ({"revisit": 3}, False)
-    assert asked(crawl)["retry_after"] == 60.0
+    assert asked(crawl).retry_after == 60.0
 
 
 def test_delayed_hosts_are_waited_for(servers: Server) -> None:
     crawl = Crawl(servers, PolitenessSettings(host_delay_seconds=30.0))
     crawl.seed([A, A + "1", A + "2", B])
     first = asked(crawl)
-    assert len(first["pages"]) == 2
-    assert first["waiting"] == {**NEVER, "leased": 2, "host_delay": 2}
+    assert len(first.pages) == 2
+    assert asdict(first.waiting) == {**NEVER, "leased": 2, "host_delay": 2}
     assert waiting(crawl) == ({"leased": 2, "host_delay": 2}, False)
     assert waiting(crawl, domain="b.org") == ({"leased": 1}, False)
     assert waiting(crawl, domain="d.org") == ({}, True)
-    crawl.frontier.release([page["lease"] for page in first["pages"]])
+    crawl.frontier.release([page.lease for page in first.pages])
     assert waiting(crawl, mode="discover", domain="a.org") == ({"host_delay": 3}, False)
 
 

@@ -91,7 +91,7 @@ def test_endpoints_agree_and_restarts_forget_nothing(valkey: Server) -> None:
     fail(crawl, DEAD[9])
     for endpoint in (crawl.frontier, crawl.endpoint(AT_ONCE)):
         assert given_up(crawl, endpoint) == len(DEAD)
-        assert endpoint.next(100)["waiting"]["given_up"] == len(DEAD)  # type: ignore[index]
+        assert endpoint.next(100).waiting.given_up == len(DEAD)
     assert given_up(crawl, crawl.endpoint(replace(AT_ONCE, max_failures=0))) == 0
     assert given_up(crawl, crawl.endpoint(replace(AT_ONCE, max_failures=FAILURES + 1))) == 0
     assert given_up(crawl, crawl.endpoint(HELD)) == 0, "they did not last as long as the back-offs of a page"
@@ -145,15 +145,15 @@ def test_host_that_failed_twice_rests_and_gives_one_page_at_a_time(valkey: Serve
     fail(crawl, DEAD[1])
     assert crawl.urls(3) == []
     told: Any = crawl.frontier.explain(DEAD[-1])
-    assert "its host dead.example did not answer 2 times in a row, and rests" in " ".join(told["why_not"])
-    assert told["held_back"] == ["host_delay"]
-    assert crawl.endpoint(HELD).next(3)["pages"] == [], "a restart ends no rest"
+    assert "its host dead.example did not answer 2 times in a row, and rests" in " ".join(told.why_not)
+    assert told.held_back == ["host_delay"]
+    assert crawl.endpoint(HELD).next(3).pages == [], "a restart ends no rest"
     patient = crawl.endpoint(PATIENT)
-    (probe,) = until(lambda: patient.next(10)["pages"])
+    (probe,) = until(lambda: patient.next(10).pages)
     time.sleep(2 * RETRY)
-    assert patient.next(10)["pages"] == [], "until an event says whether its host is back"
-    crawl.event(probe["url"])
-    assert len(until(lambda: patient.next(10)["pages"])) == 10
+    assert patient.next(10).pages == [], "until an event says whether its host is back"
+    crawl.event(probe.url)
+    assert len(until(lambda: patient.next(10).pages)) == 10
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0, 30.0])

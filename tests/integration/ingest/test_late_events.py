@@ -23,7 +23,7 @@ def leased_again(server: Server, first: str = "", second: str = "") -> tuple[Cra
 
 def lease_until(crawl: Crawl) -> float | None:
     shown: Any = crawl.frontier.explain(URL)
-    until_seconds: float | None = shown["lease_until"]
+    until_seconds: float | None = shown.lease_until
     return until_seconds
 
 
@@ -43,9 +43,9 @@ def test_late_event_of_an_expired_lease_does_not_end_the_next_one(
     valkey: Server, first: str, second: str, event: dict[str, Any], status: int
 ) -> None:
     crawl, before, now = leased_again(valkey, first, second)
-    times = {name: before["lease_until"] + event[name] for name in ("arrived", "fetched_at") if name in event}
+    times = {name: before.lease_until + event[name] for name in ("arrived", "fetched_at") if name in event}
     crawl.event(URL, status=status, **{**event, **times})
-    assert lease_until(crawl) == now["lease_until"]
+    assert lease_until(crawl) == now.lease_until
     assert crawl.next() == []
     assert crawl.fails() == (1 if status == 503 else 0)  # Counted when the first lease ran out.
     crawl.event(URL, status=503, crawler=second or None)
@@ -67,7 +67,7 @@ def test_any_other_event_ends_the_lease_regardless_of_its_sender(
 ) -> None:
     crawl, _, now = leased_again(servers, first, second)
     if "fetched_at" in event:
-        event = {**event, "fetched_at": now["lease_until"] - 300 + event["fetched_at"]}
+        event = {**event, "fetched_at": now.lease_until - 300 + event["fetched_at"]}
     crawl.event(URL, status=503, **event)
     assert lease_until(crawl) is None
 
@@ -85,7 +85,7 @@ def test_late_event_after_several_leases_is_still_known(valkey: Server) -> None:
     crawl.event(URL, status=503, crawler="bob")
     (now,) = until(lambda: crawl.next(1, crawler="carol"))
     crawl.event(URL, status=503, crawler="alice")
-    assert lease_until(crawl) == now["lease_until"]
+    assert lease_until(crawl) == now.lease_until
     crawl.event(URL, status=503, crawler="bob")  # Its own lease had an event, so this is just another one.
     assert lease_until(crawl) is None
 
@@ -101,7 +101,7 @@ def test_old_failure_between_two_leases_keeps_earlier_leases_remembered(servers:
     crawl.event(URL, status=503, crawler=alice or None, fetched_at="2001-01-01T00:00:00Z", arrived=1e9)
     (now,) = until(lambda: crawl.next(1, crawler="carol"))
     crawl.event(URL, status=503, crawler=bob or None, fetched_at="2001-01-01T00:00:00Z", arrived=1e9)
-    assert lease_until(crawl) == now["lease_until"]
+    assert lease_until(crawl) == now.lease_until
 
 
 def test_event_is_late_too_if_another_event_ended_its_lease(valkey: Server) -> None:
@@ -111,14 +111,14 @@ def test_event_is_late_too_if_another_event_ended_its_lease(valkey: Server) -> N
     crawl.event(URL, status=503, crawler="carol")
     (now,) = until(lambda: crawl.next(1, crawler="bob"))
     crawl.event(URL, status=503, crawler="alice")
-    assert lease_until(crawl) == now["lease_until"]
+    assert lease_until(crawl) == now.lease_until
 
 
 def test_released_lease_does_not_count_as_an_earlier_one(valkey: Server) -> None:
     crawl = Crawl(valkey, AT_ONCE)
     crawl.seed([URL])
     (page,) = crawl.next(crawler="alice")
-    crawl.frontier.release([page["lease"]])
+    crawl.frontier.release([page.lease])
     assert crawl.store.shard.client.exists(crawl.store.shard.keys.holders) == 0
     crawl.next(crawler="bob")
     crawl.event(URL, status=503, crawler="alice")
@@ -134,6 +134,6 @@ def test_few_earlier_crawlers_of_a_page_are_remembered(valkey: Server) -> None:
     client, keys = crawl.store.shard.client, crawl.store.shard.keys
     assert len(client.hget(keys.holders, "0")) < 60
     crawl.event(URL, status=503, crawler="crawler-5")
-    assert lease_until(crawl) == now["lease_until"]
+    assert lease_until(crawl) == now.lease_until
     crawl.event(URL, status=503, crawler="crawler-0")
     assert lease_until(crawl) is None

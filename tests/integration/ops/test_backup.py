@@ -145,8 +145,8 @@ def asked(backend: Backend, url: str) -> list[Any]:
     found: list[Any] = [backend.query.top(50), backend.query.importance([url]), backend.query.history(url)]
     explained = {**(backend.explain(url, None, None) or {}), "as_of": None}
     counts = {name: value for name, value in backend.stats().items() if name != "warnings"}  # Which tell the time.
-    found += [backend.query.hosts(5), explained, backend.frontier.peek(20), counts]
-    found.append([page["url"] for page in backend.frontier.next(3)["pages"]])
+    found += [backend.query.hosts(5), explained, backend.frontier.peek(20).pages, counts]
+    found.append([page.url for page in backend.frontier.next(3).pages])
     return [*found, backend.frontier.census()]
 
 
@@ -161,7 +161,7 @@ def test_endpoint_that_outlives_a_restore_refuses_meanwhile_and_then_answers_fro
     live.start()
     ShardWriter(Shard.open(valkey.client())).apply(PARTITION, LOG[HALF : HALF + 300])
     before, refused, send = asked(live, url), [], restores._send
-    (leased,) = live.frontier.next(1)["pages"]  # type: ignore[misc]
+    (leased,) = live.frontier.next(1).pages
 
     def watched(*args: Any) -> None:
         send(*args)
@@ -175,7 +175,7 @@ def test_endpoint_that_outlives_a_restore_refuses_meanwhile_and_then_answers_fro
         patched.setattr(restores, "_send", watched)
         restore(valkey.client(), tmp_path / "copy", "default", replace=True)
     assert refused
-    assert live.frontier.release([leased["lease"]]) == {"released": 0}
+    assert live.frontier.release([leased.lease]).released == 0
     after = asked(live, url)
     live.close()
     valkey.client().flushall()

@@ -235,20 +235,20 @@ def test_mode_coverage_suggests_the_pages_that_hold_most_trust(valkey: Server, s
     web.event(PAGES[5], [four])  # Holds no trust, so what it links to gets none from it.
     web.settle()
     # Three and four hold .31 of all trust each, two holds a quarter, and five none.
-    (first,) = frontier.next(1, mode="coverage")["pages"]  # type: ignore[misc]
-    assert first["url"] in {three, four}
+    (first,) = frontier.next(1, mode="coverage").pages
+    assert first.url in {three, four}
     found = frontier.next(10, mode="coverage")
-    while pages := frontier.next(10, mode="coverage")["pages"]:
+    while pages := frontier.next(10, mode="coverage").pages:
         found["pages"] += pages  # type: ignore[operator]
-    assert [page["url"] for page in found["pages"]] == [({three, four} - {first["url"]}).pop(), two]  # type: ignore[attr-defined]
+    assert [page.url for page in found.pages] == [({three, four} - {first.url}).pop(), two]
     left = frontier.next(10, mode="coverage")
-    assert (left["pages"], left["exhausted"], left["waiting"]["leased"]) == ([], False, 3)  # type: ignore[index]
+    assert (left.pages, left.exhausted, left.waiting.leased) == ([], False, 3)
     for url in (two, three, four):
         web.event(url, [])
     web.settle()
     left = frontier.next(10, mode="coverage")
-    assert (left["pages"], left["exhausted"]) == ([], True)
-    assert five in {page["url"] for page in frontier.next(10)["pages"]}  # type: ignore[attr-defined]
+    assert (left.pages, left.exhausted) == ([], True)
+    assert five in {page.url for page in frontier.next(10).pages}
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -279,8 +279,8 @@ def test_mode_coverage_suggests_all_pages_in_the_order_of_a_plain_sort(
 
     def handed(**terms: Any) -> list[float]:
         held, found = asked.now().held, list[float]()
-        while got := frontier.next(draw.randint(1, 7), mode="coverage", **terms)["pages"]:
-            urls = [page["url"] for page in got]  # type: ignore[attr-defined]
+        while got := frontier.next(draw.randint(1, 7), mode="coverage", **terms).pages:
+            urls = [page.url for page in got]
             places = crawl.ids_of(urls)
             given.update(urls)
             found += [held[place[0]][place[1]] for place in places if place is not None]
@@ -306,13 +306,13 @@ def test_mode_coverage_stays_within_the_domains_and_the_depth_asked_for(valkey: 
     crawl.event("http://a.org/", ["http://www.a.org/", "http://www.b.org/"])
 
     def urls(**terms: Any) -> list[str]:
-        peeked = frontier.peek(mode="coverage", **terms)["pages"]
-        return [page["url"] for page in peeked]  # type: ignore[attr-defined]
+        peeked = frontier.peek(mode="coverage", **terms).pages
+        return [page.url for page in peeked]
 
     assert urls() == ["http://b.org/", "http://www.a.org/", "http://www.b.org/"]
     assert urls(domain="a.org") == ["http://www.a.org/"]
-    near = frontier.next(10, mode="coverage", max_depth=0)["pages"]
-    assert [page["url"] for page in near] == ["http://b.org/"]  # type: ignore[attr-defined]
+    near = frontier.next(10, mode="coverage", max_depth=0).pages
+    assert [page.url for page in near] == ["http://b.org/"]
 
 
 def test_backup_has_trust_and_links(valkey: Server, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_order_equals_a_plain_sort_whatever_crawlers_do(
             leased.pop(url)
         elif deed < 0.55 and leased:
             url = draw.choice(sorted(leased))
-            assert web.frontier.release([leased.pop(url)]) == {"released": 1}
+            assert web.frontier.release([leased.pop(url)]).released == 1
         else:
             mode, n = draw.choice(["discover", "discover", "refresh"]), draw.randint(1, 5)
             keys = web.keys(mode)
@@ -65,17 +65,17 @@ def test_order_equals_a_plain_sort_whatever_crawlers_do(
             live = sum(not page.has(Flag.GONE) for page in web.crawl.pages())
             cut = mode == "discover" and 10 * (n + len(leased)) > live
             answer = web.next(n, mode=mode)
-            assert answer["order"] == "exact"
+            assert answer.order == "exact"
             least = max(keys.values(), default=0.0) / 2 if cut else 0.0
-            for page in answer["pages"]:
-                url = page["url"]
+            for page in answer.pages:
+                url = page.url
                 assert keys[url] >= (1 - NEAR) * max(keys.values()), (step, mode)
                 assert keys[url] >= (1 - NEAR) * least
-                leased[url] = page["lease"]
+                leased[url] = page.lease
                 if delay:
                     resting.add(host_of(url))
                 keys = {other: key for other, key in keys.items() if other != url and host_of(other) not in resting}
-            assert len(answer["pages"]) == n or max(keys.values(), default=0.0) <= (1 + NEAR) * least
+            assert len(answer.pages) == n or max(keys.values(), default=0.0) <= (1 + NEAR) * least
 
 
 @pytest.mark.parametrize("shards", [1, pytest.param(3, marks=pytest.mark.slow)])
@@ -114,12 +114,12 @@ def test_mode_any_gives_half_unread_pages_by_default(valkey: Server) -> None:
         web = Ordered(valkey, f"half-{share}", share=share)
         for page in MANY[:30]:
             web.read(page, draw_links(page))
-        pages = web.next(4)["pages"]
-        assert [page["fetched_before"] for page in pages] == expected
+        pages = web.next(4).pages
+        assert [page.fetched_before for page in pages] == expected
     web = Ordered(valkey, "one-by-one")
     for page in MANY[:30]:
         web.read(page, draw_links(page))
-    assert sorted(web.next(1)["pages"][0]["fetched_before"] for _ in range(4)) == [False, False, True, True]
+    assert sorted(web.next(1).pages[0].fetched_before for _ in range(4)) == [False, False, True, True]
 
 
 def draw_links(page: str) -> list[str]:
@@ -157,23 +157,23 @@ def test_pages_come_by_cash_until_the_order_is_known_then_new_pages_come_last(va
     exact = Exact(web.flows)
     exact.start(web.order)
     answer = web.next(1, mode="discover")
-    web.frontier.release([page["lease"] for page in answer["pages"]])
-    assert answer["order"] == "cash"
-    assert answer["pages"]
+    web.frontier.release([page.lease for page in answer.pages])
+    assert answer.order == "cash"
+    assert answer.pages
 
     def by_importance() -> bool:
         found = web.next(1, mode="discover")
-        web.frontier.release([page["lease"] for page in found["pages"]])
-        return bool(found["order"] == "exact")
+        web.frontier.release([page.lease for page in found.pages])
+        return bool(found.order == "exact")
 
     until(by_importance)
     exact.close()
     web.read(MANY[0], MANY[10:40])  # Ten pages become known, and the reads of this page and the next are the latest.
     web.read(MANY[12], [])
     found = list[str]()
-    while (answer := web.next(10, mode="discover"))["pages"]:
-        assert answer["order"] == "exact"
-        found += [page["url"] for page in answer["pages"]]
+    while (answer := web.next(10, mode="discover")).pages:
+        assert answer.order == "exact"
+        found += [page.url for page in answer.pages]
     assert set(found[:19]) == set(MANY[10:30]) - {MANY[12]}
     assert set(found[19:]) == set(MANY[30:40])
     again = web.urls(30, mode="refresh")
@@ -188,8 +188,8 @@ def test_frontier_of_a_crawl_without_links_is_ordered_by_cash_without_a_note(val
     crawl = Crawl.open(valkey.client(), plain.name)
     frontier = Frontier(crawl, AT_ONCE, worth=FetchOrder(PageFlows(KeptLinks(crawl))))
     by_cash = Frontier(plain.crawl, AT_ONCE).peek(14)
-    assert frontier.peek(14) == by_cash
-    assert "order" not in frontier.next(3)
+    assert frontier.peek(14).pages == by_cash.pages
+    assert frontier.next(3).order is None
 
 
 def test_pages_read_before_links_were_kept_leave_the_order_to_cash(valkey: Server) -> None:
@@ -200,7 +200,7 @@ def test_pages_read_before_links_were_kept_leave_the_order_to_cash(valkey: Serve
         web.read(page, [PAGES[9]])
     web.writer = type(web.writer)(web.opened(keep_links=True))
     web.read(PAGES[8], [PAGES[9]])
-    assert web.next(1)["order"] == "cash"
+    assert web.next(1).order == "cash"
 
 
 def test_explain_gives_the_rank_among_pages_of_the_same_kind(valkey: Server) -> None:
@@ -211,7 +211,7 @@ def test_explain_gives_the_rank_among_pages_of_the_same_kind(valkey: Server) -> 
     for url in PAGES[1:3]:
         found = web.frontier.explain(url)
         assert found is not None
-        places[url] = found["place"]
+        places[url] = found.place
     assert places == {PAGES[2]: 1, PAGES[1]: 2}
     assert web.urls(2, mode="discover")[0] == PAGES[2]
 

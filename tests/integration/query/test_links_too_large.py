@@ -37,14 +37,14 @@ def test_links_that_grow_over_the_limit_are_released(valkey: Server, caplog: pyt
     frontier = Frontier(crawl, at_once, worth=FetchOrder(flows), links=kept)
     web.read(PAGES[0], PAGES[1:6])
     assert query.importance(PAGES[:1])[0]["policy"] == "exact"  # type: ignore[index]
-    assert (frontier.next(1)["order"], kept.too_large) == ("exact", "")
+    assert (frontier.next(1).order, kept.too_large) == ("exact", "")
     with caplog.at_level(logging.WARNING, "opic.query"):
         web.read(PAGES[6], [*PAGES[:6], *PAGES[7:13]])
         assert query.importance(PAGES[:1])[0]["policy"] == "exact"  # type: ignore[index]
         web.read(PAGES[7], [])
         assert query.importance(PAGES[:1])[0]["policy"] == "static"  # type: ignore[index]
     assert "OPIC_MAX_LINKS_BYTES 1,220 of this endpoint" in caplog.text
-    assert "order" not in frontier.next(1)
+    assert frontier.next(1).order is None
     assert {one["policy"] for one in query.hosts()} == {"static"}
     assert query.exact is not None
     for ask in (query.exact.view, kept.scores, lambda: query.top(policy="exact")):

@@ -233,13 +233,13 @@ def test_a_greedy_crawl_over_shards_finds_every_page(valkey: Server) -> None:
     writer.apply(PARTITION, [Record(offset, NOW_US, encode_crawl_event(CrawlEvent(url=PAGES[0], links=PAGES[1:9])))])
     for _ in range(400):
         drain(writer)
-        pages: Any = frontier.next(5)["pages"]
+        pages: Any = frontier.next(5).pages
         log = []
         for page in pages:
-            offset, event = offset + 1, CrawlEvent(url=page["url"], links=links[page["url"]])
+            offset, event = offset + 1, CrawlEvent(url=page.url, links=links[page.url])
             log.append(Record(offset, NOW_US + offset, encode_crawl_event(event)))
         writer.apply(PARTITION, log)
-        fetched |= {page["url"] for page in pages}
+        fetched |= {page.url for page in pages}
         if reached - {PAGES[0]} <= fetched:
             break
     assert reached - {PAGES[0]} <= fetched <= reached

@@ -249,9 +249,9 @@ def test_a_domain_may_have_hosts_in_several_shards(crawled: Crawled) -> None:
     assert query.top(1_000, domain=domain) == whole
     host = str(whole[0]["host"])
     assert query.top(1_000, domain=host) == [page for page in whole if page["host"] == host]
-    offered = crawled.frontier().next(1_000, domain=domain)["pages"]
+    offered = crawled.frontier().next(1_000, domain=domain).pages
     assert (
-        [page["url"] for page in offered]
+        [page.url for page in offered]
         == [  # type: ignore[attr-defined]
             url for url in crawled.best() if registered_domain(host_of(url)) == domain
         ][: len(offered)]
@@ -348,13 +348,13 @@ def test_empty_shards_do_no_harm(valkey: Server) -> None:
     crawled = Crawled(valkey)
     query, frontier = crawled.query(), crawled.frontier()
     assert query.top(10) == []
-    assert frontier.next(10)["pages"] == []
+    assert frontier.next(10).pages == []
     url = crawled.urls(2, 1)[0]
     crawled.seed(2, [url])
     assert [page["url"] for page in query.top(10)] == [url]
     for policy in POLICIES:
         assert [page["importance"] for page in query.top(10, policy=policy)] == [1.0]
-    assert [page["url"] for page in frontier.next(10)["pages"]] == [url]  # type: ignore[attr-defined]
+    assert [page.url for page in frontier.next(10).pages] == [url]
 
 
 # The frontier.
@@ -365,10 +365,10 @@ def test_pages_come_in_the_order_of_cash_over_all_shards(servers: Server) -> Non
     crawled.fill()
     best, frontier, found = crawled.best(), crawled.frontier(), []
     assert len({crawled.crawl.shard_of(url).number for url in best[:20]}) > 1
-    while pages := frontier.next(10)["pages"]:
-        found += [page["url"] for page in pages]  # type: ignore[attr-defined]
+    while pages := frontier.next(10).pages:
+        found += [page.url for page in pages]
     assert found == best
-    assert frontier.next(10)["retry_after"] > 0  # type: ignore[operator]
+    assert frontier.next(10).retry_after > 0  # type: ignore[operator]
 
 
 def test_batch_is_cut_at_half_of_the_best_by_the_leases_of_all_shards(valkey: Server) -> None:
@@ -381,17 +381,17 @@ def test_batch_is_cut_at_half_of_the_best_by_the_leases_of_all_shards(valkey: Se
             crawled.event(page, [pages[0]])
         rich.append(pages[0])
     frontier = crawled.frontier()
-    first = frontier.next(4)["pages"]
-    assert {page["url"] for page in first} == set(rich)  # type: ignore[attr-defined]
+    first = frontier.next(4).pages
+    assert {page.url for page in first} == set(rich)
     # 4 leased and 12 asked for are a tenth of 160 pages: not over it, so the batch is whole.
-    again = frontier.next(12)["pages"]
+    again = frontier.next(12).pages
     assert len(again) == 12  # type: ignore[arg-type]
     for shard in range(SHARDS):
         page = crawled.urls(shard, 40)[30 + shard]
         crawled.event(page, [crawled.urls(shard, 40)[1]])
     (twice, *_) = crawled.query().top(1)
-    cut = frontier.next(12)["pages"]
-    cash = [page["cash"] for page in cut]  # type: ignore[attr-defined]
+    cut = frontier.next(12).pages
+    cash = [page.cash for page in cut]
     assert cash
     assert min(cash) * 2 >= max(cash)
     assert twice
@@ -399,20 +399,20 @@ def test_batch_is_cut_at_half_of_the_best_by_the_leases_of_all_shards(valkey: Se
 
 def test_tokens_name_their_shard_and_release_works_across_shards(crawled: Crawled) -> None:
     frontier = crawled.frontier()
-    pages: Any = frontier.next(30)["pages"]
-    assert {int(page["lease"].split("-")[0]) for page in pages} == set(range(SHARDS))
+    pages: Any = frontier.next(30).pages
+    assert {int(page.lease.split("-")[0]) for page in pages} == set(range(SHARDS))
     for page in pages:
-        shard, page_id = map(int, page["lease"].split("-")[:2])
+        shard, page_id = map(int, page.lease.split("-")[:2])
         crawled.crawl.follow()
-        assert crawled.crawl.urls_of([(shard, page_id)]) == {(shard, page_id): page["url"]}
+        assert crawled.crawl.urls_of([(shard, page_id)]) == {(shard, page_id): page.url}
     other = crawled.frontier()
-    taken = {page["url"] for page in pages}
-    assert not taken & {page["url"] for page in other.next(10)["pages"]}  # type: ignore[attr-defined]
-    leases = [page["lease"] for page in pages]
-    assert other.release([*leases, leases[0]]) == {"released": len(pages)}
-    assert other.release(leases) == {"released": 0}
-    again: Any = frontier.next(30)["pages"]
-    assert [page["url"] for page in again] == [page["url"] for page in pages]
+    taken = {page.url for page in pages}
+    assert not taken & {page.url for page in other.next(10).pages}
+    leases = [page.lease for page in pages]
+    assert other.release([*leases, leases[0]]).released == len(pages)
+    assert other.release(leases).released == 0
+    again: Any = frontier.next(30).pages
+    assert [page.url for page in again] == [page.url for page in pages]
     with pytest.raises(BadInput, match="not a lease"):
         frontier.release([f"{SHARDS}-0-1"])
 
@@ -426,8 +426,8 @@ def test_concurrent_frontiers_never_suggest_a_page_twice(valkey: Server) -> None
 
     def ask(frontier: Frontier, mine: list[str]) -> None:
         rng = random.Random(id(frontier))
-        while pages := frontier.next(rng.randint(1, 25))["pages"]:
-            mine += [page["url"] for page in pages]  # type: ignore[attr-defined]
+        while pages := frontier.next(rng.randint(1, 25)).pages:
+            mine += [page.url for page in pages]
 
     threads = [threading.Thread(target=ask, args=pair) for pair in zip(frontiers, found, strict=True)]
     for thread in threads:
@@ -446,31 +446,31 @@ def test_host_delays_and_busy_hosts_are_respected_across_shards(crawled: Crawled
     hosts = [host for names in crawled.names for host in names]
     first, *others = (host_of(url) for url in crawled.best())
     found: list[str] = []
-    while pages := frontier.next(100, busy_hosts=[first])["pages"]:
-        found += [host_of(page["url"]) for page in pages]  # type: ignore[attr-defined]
+    while pages := frontier.next(100, busy_hosts=[first]).pages:
+        found += [host_of(page.url) for page in pages]
     assert first not in found
     assert len(found) == len(set(found))  # One a host.
     assert set(found) == set(others) - {first}
     assert set(found) < set(hosts)
     assert {shard_of(host, SHARDS) for host in found} == set(range(SHARDS))
-    left = [host_of(page["url"]) for page in crawled.frontier(polite).next(100)["pages"]]  # type: ignore[attr-defined]
+    left = [host_of(page.url) for page in crawled.frontier(polite).next(100).pages]
     assert left == [first]
     answer = frontier.next(10)
-    assert answer["pages"] == []
-    assert 0 < answer["retry_after"] <= 60  # type: ignore[operator]
+    assert answer.pages == []
+    assert 0 < answer.retry_after <= 60  # type: ignore[operator]
 
 
 def test_ended_leases_are_swept_in_every_shard(crawled: Crawled) -> None:
     frontier = crawled.frontier()
-    pages: Any = frontier.next(40, lease_seconds=0.001)["pages"]
-    shards = {int(page["lease"].split("-")[0]) for page in pages}
+    pages: Any = frontier.next(40, lease_seconds=0.001).pages
+    shards = {int(page.lease.split("-")[0]) for page in pages}
     assert len(shards) > 1
-    while time.time() < max(page["lease_until"] for page in pages):
+    while time.time() < max(page.lease_until for page in pages):
         time.sleep(0.001)
     frontier.next(1)
     for shard in crawled.crawl.shards:
         fails = crawled.crawl.client.hvals(shard.keys.fails)
-        assert len(fails) == sum(int(page["lease"].split("-")[0]) == shard.number for page in pages)
+        assert len(fails) == sum(int(page.lease.split("-")[0]) == shard.number for page in pages)
 
 
 def test_querying_many_shards_takes_no_more_round_trips_than_one(valkey: Server) -> None:

@@ -71,9 +71,9 @@ def test_hundreds_of_sweeps_leave_the_pool_full_and_narrow_the_error(valkey: Ser
     seen: dict[int, tuple[float, float]] = {}
     reads = 0
     while reads < SWEEPS * READABLE:
-        offered = frontier.next(READABLE // 2, mode="refresh")["pages"]
+        offered = frontier.next(READABLE // 2, mode="refresh").pages
         assert offered, f"after {reads:,} reads no page is offered"
-        read([page["url"] for page in offered])  # type: ignore[attr-defined]
+        read([page.url for page in offered])
         reads += len(offered)  # type: ignore[arg-type]
         seen.setdefault(reads // (100 * READABLE), error_and_bound())
     (first, first_bound), (last, last_bound) = seen[1], error_and_bound()

@@ -325,10 +325,10 @@ def test_pages_never_read_may_count_more_or_less_in_the_order_of_suggestions(val
     for weight in (1.0, 3.0, 0.001, 1e-12):
         frontier = Frontier(crawl, PolitenessSettings(host_delay_seconds=0.0), weight)
         found = []
-        while pages := frontier.next(1)["pages"]:
+        while pages := frontier.next(1).pages:
             found += pages  # type: ignore[arg-type]
-        frontier.release([page["lease"] for page in found])
-        orders[weight] = [(page["url"], page["cash"]) for page in found]
+        frontier.release([page.lease for page in found])
+        orders[weight] = [(page.url, page.cash) for page in found]
     # c was never read and holds most; a was, and holds what d sent it.
     (first, most), (second, less) = orders[1.0]
     assert (first, second) == (c, a)

@@ -31,7 +31,7 @@ def offered(crawl: Crawl, **terms: Any) -> dict[str, tuple[Any, Any]]:
     """All pages that come, with their notes; a batch of a small store ends at half of its best page's cash."""
     found: dict[str, tuple[Any, Any]] = {}
     while pages := crawl.next(**terms):
-        found |= {page["url"]: (page.get("depth"), page.get("meta")) for page in pages}
+        found |= {page.url: (page.depth, page.meta) for page in pages}
     return found
 
 
@@ -46,7 +46,7 @@ def test_pages_come_with_their_depth_and_metadata(servers: Server) -> None:
     assert offered(crawl) == {
         SEED: (0, {"job": "news"}),
         NEAR: (1, {"etag": "\u00fc"}),
-        FAR: (4, None),  # NEAR was seen at 1, but its event says 3.
+        FAR: (4, {}),  # NEAR was seen at 1, but its event says 3.
         ALONE: (None, {"last": "wins"}),
     }
 
@@ -68,7 +68,7 @@ def test_empty_metadata_removes_earlier_metadata(valkey: Server) -> None:
     crawl._apply(encode_seeds([SEED, NEAR], None, {"job": "news"}), "seeds")
     crawl.event(SEED, [NEAR], meta={})
     crawl.event("http://hub.org/", [SEED])
-    assert offered(crawl) == {SEED: (None, None), NEAR: (None, {"job": "news"})}
+    assert offered(crawl) == {SEED: (None, {}), NEAR: (None, {"job": "news"})}
 
 
 def test_only_pages_up_to_the_requested_depth_come(servers: Server) -> None:

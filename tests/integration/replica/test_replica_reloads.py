@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from example_counts import THOROUGH
 from logs import PARTITION, record, seeds
+from msgspec.structs import replace
 from servers import Server
 
 from opic.admission import Admission, check_policy
@@ -91,8 +92,8 @@ class Endpoint:
         return self._next(self.in_turns, 6)
 
     def _next(self, frontier: Frontier, n: int) -> object:
-        self.leased: Any = frontier.next(n)["pages"]
-        return [{name: page[name] for name in page if not name.startswith("lease")} for page in self.leased]
+        self.leased: Any = frontier.next(n).pages
+        return [replace(page, lease="", lease_until=0.0) for page in self.leased]
 
     def _asked(self, commands: Any) -> list[Any]:
         answers = self._ask(commands)
@@ -136,13 +137,13 @@ def standing(endpoint: Endpoint) -> object:
     """What stands against a page, without the times, which go on."""
     found = endpoint.frontier.explain(KNOWN)
     assert found is not None
-    return {name: found[name] for name in ("state", "host", "failures", "place", "next", "host_in_flight", "rules")}
+    return found.state, found.host, found.failures, found.place, found.next, found.host_in_flight, found.rules
 
 
 QUESTIONS: dict[str, Callable[[Endpoint], object]] = {
     "next": Endpoint.next,
     "next in turns": Endpoint.next_in_turns,
-    "peek": lambda asked: asked.frontier.peek(3),
+    "peek": lambda asked: asked.frontier.peek(3).pages,
     "why next": standing,
     "importance": lambda asked: asked.query.importance([KNOWN, PAGES[0], FEWER[1]]),
     "window": lambda asked: asked.query.importance([KNOWN, PAGES[0]], "interpolation"),
@@ -216,7 +217,7 @@ def test_pages_suggested_from_a_recreated_store_are_the_leased_ones(
     for point, endpoint, _ in answers_at_each_point(valkey, ask, make_anew):
         keys = endpoint.crawl.shards[0].keys
         leased = set(map(int, endpoint.crawl.client.zrange(keys.leases, 0, -1)))
-        places = endpoint.crawl.ids_of([page["url"] for page in endpoint.leased])
+        places = endpoint.crawl.ids_of([page.url for page in endpoint.leased])
         if None not in places:
             after += 1
             assert {place[1] for place in places if place} == leased, f"at point {point}"

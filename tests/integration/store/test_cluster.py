@@ -57,8 +57,8 @@ def test_all_that_the_service_does_works_on_a_cluster(cluster: Cluster) -> None:
         backend.settle_here(backend.accept([record.value for record in LOG], time_us=NOW_US))
         top = backend.query.top(10)
         assert len(top) == 10
-        (page,) = backend.frontier.next(1, "crawler")["pages"]
-        assert backend.frontier.release([page["lease"]]) == {"released": 1}
+        (page,) = backend.frontier.next(1, "crawler").pages
+        assert backend.frontier.release([page.lease]).released == 1
         assert backend.stats()["lag"] == 0
         assert backend.crawl.audit()[0].conserved
         assert [r.offset for r in backend.log.read(len(LOG), 10, wait_seconds=0.1)] == []
@@ -444,8 +444,8 @@ def test_slots_that_valkey_moves_at_once_lose_and_double_nothing(valkey_cluster:
 
     def ask() -> None:
         nonlocal leased
-        pages = backend.frontier.next(3, "crawler")["pages"]
-        backend.frontier.release([page["lease"] for page in pages])
+        pages = backend.frontier.next(3, "crawler").pages
+        backend.frontier.release([page.lease for page in pages])
         leased += len(pages)
 
     try:

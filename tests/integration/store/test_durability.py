@@ -138,12 +138,12 @@ def test_page_is_leased_once_the_replica_knows(pair: tuple[Server, Server]) -> N
     primary, replica = pair
     backend = leasing(primary, WAIT_SECONDS)
     try:
-        mine = {page["url"] for page in backend.frontier.next(10)["pages"]}  # type: ignore[attr-defined]
+        mine = {page.url for page in backend.frontier.next(10).pages}
         primary.kill()
         replica.client().execute_command("REPLICAOF", "NO", "ONE")
         settings = Settings.load(store=replica.url)
         others = Backend(settings, replica.url)
-        theirs = {page["url"] for page in others.frontier.next(100)["pages"]}  # type: ignore[attr-defined]
+        theirs = {page.url for page in others.frontier.next(100).pages}
         others.close()
         assert (len(mine), len(theirs), mine & theirs) == (10, 90, set())
     finally:
@@ -200,8 +200,8 @@ def test_lease_during_a_restart_counts_if_the_server_kept_it(
             with pytest.raises(StoreUnavailable, match="another run of the store"):
                 backend.frontier.next(1)
         else:
-            (page,) = backend.frontier.next(1)["pages"]  # type: ignore[misc]
-            assert backend.frontier.release([page["lease"]]) == {"released": 1}
+            (page,) = backend.frontier.next(1).pages
+            assert backend.frontier.release([page.lease]).released == 1
     finally:
         backend.close()
 
@@ -224,13 +224,13 @@ def test_lease_is_durable_where_its_slot_moved(cluster_of_six: Cluster, monkeypa
 
     between_lease_and_wait(backend, move, monkeypatch)
     try:
-        pages = [page for _ in range(4) for page in backend.frontier.next(10)["pages"]]  # type: ignore[attr-defined]
-        assert len({page["url"] for page in pages}) == 40
-        renewed = backend.frontier.renew([page["lease"] for page in pages], 60.0)
-        assert (len(renewed["renewed"]), renewed["lost"]) == (40, [])  # type: ignore[arg-type]
+        pages = [page for _ in range(4) for page in backend.frontier.next(10).pages]
+        assert len({page.url for page in pages}) == 40
+        renewed = backend.frontier.renew([page.lease for page in pages], 60.0)
+        assert (len(renewed.renewed), renewed.lost) == (40, [])
         with cluster.replica_of(cluster.owner(key)).client() as replica_client:
             replica_client.execute_command("READONLY")  # Its one connection serves the next command too.
             held = replica_client.zcard(backend.crawl.shards[0].keys.leases)
-        assert held == sum(page["lease"].startswith("0-") for page in pages) > 0
+        assert held == sum(page.lease.startswith("0-") for page in pages) > 0
     finally:
         backend.close()

@@ -27,6 +27,6 @@ def test_choice_ends_soon_and_keeps_delays_after_the_clock_was_set_back(valkey: 
     before = function_calls()
     assert len(crawl.urls(HOSTS)) == 50
     answer = crawl.frontier.next(HOSTS)
-    assert answer["pages"] == []
+    assert answer.pages == []
     assert function_calls() - before <= CALLS_MAX
-    assert 0 < answer["retry_after"] <= DELAY_SECONDS + 1  # type: ignore[operator]
+    assert 0 < answer.retry_after <= DELAY_SECONDS + 1  # type: ignore[operator]

@@ -394,7 +394,7 @@ def test_calls_find_a_queue_by_any_spelling_of_its_host(
         stub.SetDelay(pb.QueueDelayParams(key=key, delay_requestable=9))
         told = service.backend.frontier.explain(url)
         assert told is not None
-        assert told["host_delay_seconds"] == 9
+        assert told.host_delay_seconds == 9
         stub.SetDelay(pb.QueueDelayParams(key=key))
         assert wait_until(lambda key=key: [one.url for one in stub.take(key=key)]) == [url]
         assert stub.PurgeURLs(pb.PurgeUrlParams(key=key, days=1)).value == 0
@@ -546,7 +546,7 @@ def test_a_blocked_host_has_no_pages_at_any_endpoint_until_the_block_ends(valkey
         assert stub.take(key="a.example") == []
         told = service.backend.frontier.explain(urls[0])
         assert told is not None
-        assert (told["host_free_at"], told["next"]) == (in_an_hour, False)
+        assert (told.host_free_at, told.next) == (in_an_hour, False)
         stub.BlockQueueUntil(pb.BlockQueueParams(key="a.example"))
         assert len(stranger.take(key="a.example", max_urls_per_queue=4)) == 4
         assert len(stub.take(key="a.example", max_urls_per_queue=4)) == 4
@@ -577,10 +577,10 @@ def test_a_host_gives_no_page_once_its_limit_of_reads_is_reached(valkey: Server)
             assert {found.key for found in one.take(max_urls_per_queue=2, max_queues=2)} == {"b.example"}
         told = service.backend.frontier.explain(urls[5])
         assert told is not None
-        assert (told["held_back"], told["next"]) == (["denied"], False)
-        assert told["why_not"] == ["2 pages of its host a.example may be read, and were"]
+        assert (told.held_back, told.next) == (["denied"], False)
+        assert told.why_not == ["2 pages of its host a.example may be read, and were"]
         answer = service.backend.frontier.next(5, domain="a.example")
-        assert answer["waiting"]["denied"] > 0
+        assert answer.waiting.denied > 0
         stub.SetCrawlLimit(pb.CrawlLimitParams(key="a.example", limit=3))
         assert len(stranger.take(key="a.example", max_urls_per_queue=2)) == 2
         writer.apply("p/0", records[4:])

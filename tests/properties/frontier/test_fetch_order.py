@@ -51,10 +51,10 @@ class Rules:
         return not held and host_of(url) not in self.resting
 
     def take(self, page: dict[str, Any]) -> None:
-        assert self.is_free(page["url"])
-        self.leased[page["url"]] = page["lease"]
+        assert self.is_free(page.url)
+        self.leased[page.url] = page.lease
         if self.delay:
-            self.resting.add(host_of(page["url"]))
+            self.resting.add(host_of(page.url))
 
 
 @settings(max_examples=25)
@@ -74,7 +74,7 @@ def test_no_page_is_leased_twice_and_free_pages_come_in_order(
             hand_out(rules, at, more)
         elif deed == "release" and rules.leased:
             url = sorted(rules.leased)[at % len(rules.leased)]
-            assert web.frontier.release([rules.leased.pop(url)]) == {"released": 1}
+            assert web.frontier.release([rules.leased.pop(url)]).released == 1
         elif deed.startswith("read"):
             now = deed == "read now" or url in rules.recent
             long_ago_us, web.at_us = web.at_us if not now else long_ago_us, long_ago_us
@@ -97,14 +97,14 @@ def hand_out(rules: Rules, n: int, mode: str) -> None:
     """Ask for pages: each is the best free one of its mode; mode any hands out both kinds, those never read first."""
     web = rules.web
     answer = web.next(n, mode=mode)
-    found = answer["pages"]
-    assert answer["order"] == "exact"
+    found = answer.pages
+    assert answer.order == "exact"
     opened = {page.url for page in web.crawl.pages() if page.has(Flag.OPEN)}
-    kinds = [page["url"] in opened for page in found]
+    kinds = [page.url in opened for page in found]
     assert kinds == sorted(kinds)
     assert mode == "any" or all(kind == (mode == "refresh") for kind in kinds)
     for page in found:
         if mode != "any":
             keys = rules.free(mode)
-            assert keys[page["url"]] >= (1 - NEAR) * max(keys.values())
+            assert keys[page.url] >= (1 - NEAR) * max(keys.values())
         rules.take(page)

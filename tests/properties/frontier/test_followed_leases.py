@@ -42,7 +42,7 @@ def do(crawl: Crawl, ends: list[Frontier], leases: list[str], deed: tuple[str, i
     what, which, more = deed
     if what == "next":
         answer = ends[which].next(more, crawler=f"c{which}", lease_seconds=3_600.0 + more)
-        leases += [page["lease"] for page in answer["pages"]]  # type: ignore[attr-defined]
+        leases += [page.lease for page in answer.pages]
     elif what in {"read", "fail"}:
         crawl.event(URLS[which], status=200 if what == "read" else 500, crawler=more or "")
     elif what in {"release", "renew"} and leases:

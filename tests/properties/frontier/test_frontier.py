@@ -133,17 +133,17 @@ def compare(
     for second, (deed, at, more) in enumerate(deeds, 1_700_000_000):
         if deed == "next":
             expected, answer = model.next(crawl, at, more), crawl.frontier.next(at, mode=more)
-            found: Any = answer["pages"]
-            urls = [page["url"] for page in found]
+            found: Any = answer.pages
+            urls = [page.url for page in found]
             assert urls == expected or (slow and urls)
             assert not any(map(model.shut, urls))
             if delay:
                 model.resting |= set(map(host_of, urls))
-            assert not {page["url"] for page in found} & model.leased.keys()
-            model.leased |= {page["url"]: page["lease"] for page in found}
-            leases += [page["lease"] for page in found]
-            waiting: Any = answer["waiting"]
-            assert slow or waiting["denied"] == model.denied(crawl, more)
+            assert not {page.url for page in found} & model.leased.keys()
+            model.leased |= {page.url: page.lease for page in found}
+            leases += [page.lease for page in found]
+            waiting: Any = answer.waiting
+            assert slow or waiting.denied == model.denied(crawl, more)
         elif deed == "read":
             crawl.event(URLS[at], [URLS[link] for link in more], fetched_at=float(second))
             model.read_at[URLS[at]] = second
@@ -156,7 +156,7 @@ def compare(
         elif deed == "release" and leases:
             lease = leases[at % len(leases)]
             runs = {text: url for url, text in model.leased.items()}
-            assert crawl.frontier.release([lease]) == {"released": int(lease in runs)}
+            assert crawl.frontier.release([lease]).released == int(lease in runs)
             model.leased.pop(runs.get(lease, ""), None)
         elif deed == "rules":
             model.rules = more

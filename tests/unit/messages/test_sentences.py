@@ -70,6 +70,6 @@ def test_every_pace_has_a_sentence(pace: str) -> None:
 
 
 def test_nothing_to_offer_has_a_reason() -> None:
-    empty = {"pages": [], "waiting": dict.fromkeys(HeldBack.__struct_fields__, 0)}
-    assert "opic seed" in held_back(empty, known=0)[0]
-    assert "was read" in held_back(empty, known=3)[0]
+    nothing = dict.fromkeys(HeldBack.__struct_fields__, 0)
+    assert "opic seed" in held_back(nothing, offered=False, known=0)[0]
+    assert "was read" in held_back(nothing, offered=False, known=3)[0]
