@@ -72,6 +72,9 @@ class Books:
     known_by: tuple[int, ...] = NONE_BY_CLASS  # Pages, including gone ones.
     live_by: tuple[int, ...] = NONE_BY_CLASS
     open_by: tuple[int, ...] = NONE_BY_CLASS
+    # Grains of the clock that pages of other shards spent before a migration divided the crawl: the shards of the new
+    # crawl share the clock up to then. It is the last field, so that a record may leave it out.
+    elsewhere: int = 0
 
     @classmethod
     def genesis(cls, rules: CrawlRules, shard: int = 0) -> "Books":
@@ -95,6 +98,7 @@ class Books:
         sums = map(sum, zip(*map(_scalars_of, parts), strict=True))  # Each answer has one of these.
         scalars: dict[str, Any] = dict(zip(SCALARS, sums, strict=True))
         books = cls(**scalars, extra=parts[0].extra)
+        books.clock, books.elsewhere = books.clock - books.elsewhere, 0
         for name in ("known_by", "live_by", "open_by"):
             setattr(books, name, tuple(map(sum, zip(*map(attrgetter(name), parts), strict=True))))
         books.credit, books.time_us = (max(getattr(part, name) for part in parts) for name in ("credit", "time_us"))
@@ -346,8 +350,8 @@ class Books:
         self.drift_minus = min(self.drift_minus + abs(minus), CLOCK_LIMIT)
 
     def flat(self) -> dict[str, int]:
-        """Return the books as numbers by name, as stored; zeros of classes are omitted."""
-        found: dict[str, int] = {name: getattr(self, name) for name in SCALARS}
+        """Return the books as numbers by name, as stored; zeros of classes, and of `elsewhere`, are omitted."""
+        found: dict[str, int] = {name: getattr(self, name) for name in SCALARS if name != LAST or self.elsewhere}
         for name in BY_CLASS:
             found |= {f"{name}_{slot}": n for slot, n in enumerate(getattr(self, name)) if n}
         return found
@@ -430,5 +434,6 @@ SUMS: Final = ("clock", "taken_back", "rounds", "rounding", "h_gone", "h_forgott
 BALANCES: Final = ("pool", "net", "open_cash", "v_gone")
 BY_CLASS: Final = ("extra", "known_by", "live_by", "open_by")
 BOOK_FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Books))
+LAST: Final = "elsewhere"  # Left out where it is 0, as in a crawl that was never moved.
 SCALARS = tuple(name for name in BOOK_FIELDS if name not in BY_CLASS)
 _scalars_of = attrgetter(*SCALARS)

@@ -8,9 +8,10 @@ rounds at a clock are known from their counts (`opic.model.rounds`); in between 
 
 Clocks are interpolated linearly between two entries. So the error of a translated clock is what other shards moved
 within an hour, or while the shard took a quarter of a round, whichever is shorter: little compared to a window of
-rounds. If all times are equal, the shards are assumed to have moved in step; so they are before the oldest entry kept
-of some shard, where nothing is known. The axis has at most ENTRIES_MAX knots, as many as a series has entries. With 16
-full series this takes 0.1 s.
+rounds. Shards that a migration made share one clock up to then, and count for themselves from there on: up to there
+nothing is translated. If all times are equal, the shards are assumed to have moved in step; so they are before the
+oldest entry kept of some shard, where nothing is known. The axis has at most ENTRIES_MAX knots, as many as a series
+has entries. With 16 full series this takes 0.1 s.
 """
 
 from collections.abc import Sequence
@@ -56,6 +57,8 @@ class Clocks:
         self.books = Books.merged(parts, rules)  # The end of the axis.
         self.series: list[Entry]  # The series of the crawl.
         self._knots: list[tuple[Float64s, Float64s]] = []
+        # Each of n shards has, beside its own share, what the others had spent by then: in all n - 1 times the clock.
+        self._shared = sum(part.elsewhere for part in parts) // max(len(parts) - 1, 1)
         if len(parts) == 1:
             self.series = [Entry(*entry) for entry in np.asarray(series[0]).tolist()]
             return
@@ -68,7 +71,8 @@ class Clocks:
         times = times[times >= start]
         times = times[:: -max(1, -(-len(times) // ENTRIES_MAX))][::-1]
         own = [np.interp(times, at, clocks) for at, _, clocks in lines]
-        crawl = np.sum(own, axis=0)
+        crawl = np.sum([np.maximum(clocks - self._shared, 0) for clocks in own], axis=0)
+        crawl += np.max([np.minimum(clocks, self._shared) for clocks in own], axis=0)
         self._knots = [(np.append(0.0, clocks), np.append(0.0, crawl)) for clocks in own]
         self.series = self._with_rounds(times, crawl, counts)
 
@@ -105,7 +109,8 @@ class Clocks:
         share = np.where(width > 0, (clocks - own[before]) / np.where(width > 0, width, 1.0), 0.0)
         at = crawl[before] + np.clip(share, 0.0, 1.0) * (crawl[after] - crawl[before])
         found: Int64s = np.minimum(np.rint(at).astype(np.int64), self.books.clock)
-        return found
+        shared: Int64s = np.where(clocks <= self._shared, clocks, found)
+        return shared
 
 
 def _line(series: ArrayLike, books: Books) -> tuple[Float64s, Float64s, Float64s]:

@@ -1,5 +1,7 @@
 """Audit of a shard: recounts its totals from the columns of a replica that no worker has changed."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +19,19 @@ def audit_replica(replica: Replica, minted: int) -> BooksAudit:
         replica: the replica of the shard.
         minted: grains minted in the shard.
     """
+    books, state = replica.books, replica.state
+    recount, pages = recounted(replica)
+    recount["extra"] = replica.classes.extra()
+    wrong = [f"{k} is {getattr(books, k)}, counted {n}" for k, n in recount.items() if getattr(books, k) != n]
+    unknown = np.flatnonzero((state & Flag.KNOWN) == 0)
+    for name in (of.name for of in (*DENSE, *SPARSE) if of.name not in LASTING):
+        if left := np.count_nonzero(replica.columns.stored(name, unknown)):
+            wrong.append(f"{name} has {left:,} values of pages that are not known")
+    return BooksAudit(minted, pages, books.pool, books.net, tuple(wrong))
+
+
+def recounted(replica: Replica) -> tuple[dict[str, Any], int]:
+    """Return the totals of the books that follow from the columns, by name, and the grains on all pages."""
     books, state, v = replica.books, replica.state, replica.v
     known = (state & Flag.KNOWN) != 0
     gone, open_ = known & ((state & Flag.GONE) != 0), (state & Flag.OPEN) != 0
@@ -24,8 +39,8 @@ def audit_replica(replica: Replica, minted: int) -> BooksAudit:
     # Credit and v may each be so large that adding two of them overflows; the cash of a page never is.
     cash, spent = held(books, v, state), replica.spent()
     slots = state & CLASS_BITS
-    recount = {
-        "clock": _total(spent) + books.taken_back + books.h_forgotten,
+    totals = {
+        "clock": _total(spent) + books.taken_back + books.h_forgotten + books.elsewhere,
         "live": int(live.sum()),
         "gone": int(gone.sum()),
         "open": int(open_.sum()),
@@ -35,15 +50,8 @@ def audit_replica(replica: Replica, minted: int) -> BooksAudit:
         "known_by": _count_by(slots[known]),
         "live_by": _count_by(slots[live]),
         "open_by": _count_by(slots[open_]),
-        "extra": replica.classes.extra(),
     }
-    wrong = [f"{k} is {getattr(books, k)}, counted {n}" for k, n in recount.items() if getattr(books, k) != n]
-    unknown = np.flatnonzero(~known)
-    for name in (of.name for of in (*DENSE, *SPARSE) if of.name not in LASTING):
-        if left := np.count_nonzero(replica.columns.stored(name, unknown)):
-            wrong.append(f"{name} has {left:,} values of pages that are not known")
-    pages = _total(cash[live]) + _total(v[gone])
-    return BooksAudit(minted, pages, books.pool, books.net, tuple(wrong))
+    return totals, _total(cash[live]) + _total(v[gone])
 
 
 def _count_by(slots: NDArray[np.uint8]) -> tuple[int, ...]:

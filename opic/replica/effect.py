@@ -80,11 +80,12 @@ FLAGS: Final[Codec] = (
     lambda flags: len(flags) and (len(flags), pack_bits(flags).tobytes()),
     lambda part: unpack_bits(np.frombuffer(part[1], np.uint8), part[0]),
 )
+_numbers_of = attrgetter(*BOOK_FIELDS)
 PLAIN: Final[Codec] = (lambda value: value, lambda value: value)
 ENTRIES: Final[Codec] = (list, lambda packed: [Entry(*numbers) for numbers in packed])
 # How fields are packed that are neither arrays nor plain values. What is false after packing is left out of a record.
 CODECS: Final[Mapping[str, Codec]] = {
-    "books": (attrgetter(*BOOK_FIELDS), lambda numbers: Books(*numbers)),
+    "books": (lambda books: _numbers_of(books)[: None if books.elsewhere else -1], lambda numbers: Books(*numbers)),
     "noted": (_pack_noted, _unpack_noted),
     "entries": ENTRIES,
     "metas": (pages_by_meta, lambda packed: {page: meta for meta, pages in packed for page in pages}),

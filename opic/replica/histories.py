@@ -5,9 +5,9 @@ the slots of a page are a linked list from the newest to the oldest. Once a page
 new one reuses the slot of the oldest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,11 @@ class _Anchors(Growing):
     clock_2: Int64s
     spent_2: Int64s
     anchored: NDArray[np.uint8]  # Number of anchors.
+
+
+KEPT_ROWS: Final = tuple(column for column in _Rows.COLUMNS if column[0] != "newest")  # What of a row is stored.
+KEPT_ANCHORS: Final = _Anchors.COLUMNS
+MEASURES: Final = ("clock", "cash", "at_us")
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +234,7 @@ class Histories:
         """Pack the rows of the pages of a block; `offsets` are the positions of these pages in the block."""
         table, found = self.rows, self.measures(rows)
         parts: list[NDArray[np.generic]] = [np.array([len(rows), len(found.clock)], "<u4"), offsets.astype("<u2")]
-        parts += [getattr(table, name)[rows].astype(f"<{dtype}") for name, dtype in _Rows.COLUMNS if name != "newest"]
+        parts += [getattr(table, name)[rows].astype(f"<{dtype}") for name, dtype in KEPT_ROWS]
         if self.rules.continuous:
             parts += [getattr(self.anchors, name)[rows].astype(f"<{dtype}") for name, dtype in _Anchors.COLUMNS]
         parts += [found.clock.astype("<i8"), found.cash.astype("<i8"), found.at_us.astype("<i8")]
@@ -250,23 +255,40 @@ class Histories:
             at += array.nbytes
             return array
 
-        offsets, rows = take("u2", n), self.add(n)
-        columns: Sequence[tuple[str, str]] = [column for column in _Rows.COLUMNS if column[0] != "newest"]
-        for name, dtype in columns:
-            getattr(self.rows, name)[rows] = take(dtype, n)
-        if self.rules.continuous:
-            for name, dtype in _Anchors.COLUMNS:
-                getattr(self.anchors, name)[rows] = take(dtype, n)
-        first, self.slot_count = self.slot_count, self.slot_count + m
+        offsets = take("u2", n)
+        table = {name: take(dtype, n) for name, dtype in KEPT_ROWS}
+        anchors = {name: take(dtype, n) for name, dtype in KEPT_ANCHORS} if self.rules.continuous else {}
+        measures = [take("i8", m) for _ in MEASURES]
+        if at != len(packed) or int(table["kept"].sum(dtype=np.int64)) != m:
+            raise ValueError("rows of histories have a wrong length")
+        return offsets.astype(np.uint16), self.adopt(table, anchors, measures)
+
+    def adopt(
+        self,
+        table: Mapping[str, NDArray[Any]],
+        anchors: Mapping[str, NDArray[Any]],
+        measures: Sequence[NDArray[Any]],
+    ) -> Uint32s:
+        """Add rows with all that they hold; return their numbers.
+
+        Args:
+            table: (n,) each, by the names of KEPT_ROWS.
+            anchors: likewise; empty under grants.
+            measures: clock, cash and time of the measures, (m,) each: row by row, `kept` of each row, oldest first.
+        """
+        rows = self.add(len(table["kept"]))
+        for name, values in table.items():
+            getattr(self.rows, name)[rows] = values
+        for name, values in anchors.items():
+            getattr(self.anchors, name)[rows] = values
+        first, self.slot_count = self.slot_count, self.slot_count + len(measures[0])
         self.slots.reserve(self.slot_count)
-        for name in ("clock", "cash", "at_us"):
-            getattr(self.slots, name)[first : self.slot_count] = take("i8", m)
+        for name, values in zip(MEASURES, measures, strict=True):
+            getattr(self.slots, name)[first : self.slot_count] = values
         kept = self.rows.kept[rows].astype(np.int64)
         ends = first + np.cumsum(kept)
-        if at != len(packed) or (len(ends) and int(ends[-1]) != self.slot_count):
-            raise ValueError("rows of histories have a wrong length")
         older = np.arange(first - 1, self.slot_count - 1, dtype=np.uint32)
         older[(ends - kept)[kept > 0] - first] = NO_SLOT
         self.slots.older[first : self.slot_count] = older
         self.rows.newest[rows] = np.where(kept > 0, ends - 1, NO_SLOT)
-        return offsets.astype(np.uint16), rows
+        return rows

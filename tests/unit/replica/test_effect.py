@@ -170,7 +170,7 @@ def kept() -> Effect:
     for number, (name, dtype) in enumerate(SECTIONS):
         limits = np.iinfo(dtype)
         arrays[name] = np.array([limits.min, number, 100 + number, limits.max][: 1 + number % 4], dtype)
-    scalars = {name: (1 << 62) - number for number, name in enumerate(SCALARS)}
+    scalars = {name: (1 << 62) - number for number, name in enumerate(SCALARS) if name != "elsewhere"}
     by_class = {name: tuple(range(10 * at, 10 * at + CLASSES_MAX)) for at, name in enumerate(BY_CLASS)}
     notes: dict[str, Any] = {
         "noted": {
