@@ -156,6 +156,23 @@ class BeingRestored(StoreUnavailable):
     """A backup is being restored into the crawl, or a restore broke off. Nothing is accepted until it is complete."""
 
 
+class CrawlStopped(StoreUnavailable):
+    """The crawl is being moved to another one, or was: for a moment it takes no writes."""
+
+
+class CrawlMoved(StoreUnavailable):
+    """Another crawl has taken the place of this one."""
+
+    def __init__(self, crawl: str, to: str, store: str = "") -> None:
+        """Name the crawl, the one in its place, and the store of that one if it is another store."""
+        where = f" in the store {store}" if store else ""
+        super().__init__(
+            f"crawl {crawl!r} was moved to crawl {to!r}{where}: name that one, with --crawl or OPIC_CRAWL, before "
+            f"`opic crawls --delete {crawl}` removes what is left of {crawl!r}"
+        )
+        self.crawl, self.to, self.store = crawl, to, store
+
+
 class ScanBroken(StoreUnavailable):
     """A scan was not answered by one run of one server from beginning to end: discard what it returned, scan again."""
 

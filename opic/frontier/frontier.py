@@ -14,7 +14,7 @@ from opic.errors import NotKept
 from opic.frontier import page_counts
 from opic.frontier.crawl_orders import CrawlOrders
 from opic.frontier.held_pages import read_host_politeness, write_host_politeness
-from opic.frontier.leases import Lease, await_leases, server_runs
+from opic.frontier.leases import await_leases, leases_of, server_runs
 from opic.frontier.next_answers import Shares, static_shares
 from opic.frontier.page_counts import CENSUS_KINDS
 from opic.frontier.page_keys import GREEDY, OFFERED_BITS
@@ -342,7 +342,7 @@ class Frontier:
         Raises:
             BadInput: a string is not a lease; then none is released.
         """
-        named = [Lease.parse(self.crawl, token) for token in leases]
+        named = leases_of(self.crawl, leases).values()
         return Released(self._scheduler.release([lease for lease in named if lease is not None]))
 
     def renew(self, leases: Sequence[str], lease_seconds: float | None = None) -> Renewed:
@@ -352,7 +352,7 @@ class Frontier:
             BadInput: a string is not a lease, or the duration is invalid; then none is renewed.
         """
         seconds = check_lease_seconds(self.politeness.lease_seconds if lease_seconds is None else lease_seconds)
-        named = {token: Lease.parse(self.crawl, token) for token in leases}
+        named = leases_of(self.crawl, leases)
         runs = server_runs(self.crawl)
         ends = self._scheduler.renew([lease for lease in named.values() if lease is not None], seconds)
         await_leases(self.crawl, ends, runs)

@@ -31,23 +31,42 @@ class Lease(NamedTuple):
 
     def token(self, crawl: Crawl) -> str:
         """Return the string by which a crawler names its lease. It cannot be made without the store's secret."""
-        shard, page = self.place
-        terms = f"{shard}-{page}-{self.until_us}"
-        key = crawl.shards[shard].secret
-        return f"{terms}-{blake2b(terms.encode(), digest_size=MAC_BYTES, key=key, person=b'opic lease').hexdigest()}"
+        first = crawl.shards[0]
+        return self.signed(first.secret, first.lineage)
+
+    def signed(self, secret: bytes, lineage: str) -> str:
+        """Return the token, given the secret of the crawl and what tells its leases from those of crawls before it."""
+        terms = f"{self.place[0]}-{self.place[1]}-{self.until_us}"
+        mac = blake2b(f"{terms}{lineage}".encode(), digest_size=MAC_BYTES, key=secret, person=b"opic lease")
+        return f"{terms}-{mac.hexdigest()}"
 
     @classmethod
     def parse(cls, crawl: Crawl, token: str) -> "Lease | None":
-        """Return the lease that a token names; None if this store has not signed the token.
+        """Return the lease that a token names; None if this crawl has not signed the token.
 
         Raises:
             BadInput: the string has not the form of a token.
         """
         match = TOKEN.fullmatch(token)
-        if match is None or int(match[1]) >= len(crawl):
+        if match is None:
             raise BadInput(f"{shown(token)} is not a lease: send the `lease` that came with a page")
         lease = cls((int(match[1]), int(match[2])), int(match[3]))
         return lease if secrets.compare_digest(lease.token(crawl), token) else None
+
+
+def leases_of(crawl: Crawl, tokens: Iterable[str]) -> dict[str, Lease | None]:
+    """Return the leases that tokens name, also those of the crawl that was moved to this one; None for unknown ones.
+
+    Raises:
+        BadInput: a string has not the form of a token.
+    """
+    named = {token: Lease.parse(crawl, token) for token in tokens}
+    unknown = [token for token, lease in named.items() if lease is None]
+    if unknown and crawl.shards[0].lineage:
+        (found,) = crawl.ask([["HMGET", crawl.shards[0].keys.former, *unknown]])
+        present = zip(unknown, found, strict=True)
+        named |= {token: Lease.parse(crawl, now.decode()) for token, now in present if now is not None}
+    return named
 
 
 def release_leases(crawl: Crawl, leases: Iterable[Lease]) -> int:

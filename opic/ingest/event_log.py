@@ -256,7 +256,7 @@ class EventLog:
         era: bytes = ANY_ERA,
     ) -> list[Any]:
         keys = self.keys
-        names = (keys.log, keys.end, keys.calls, keys.call_ends, keys.meta)
+        names = (keys.log, keys.end, keys.calls, keys.call_ends, keys.meta, keys.head)
         fixed = (time_us, kind, *call, self.keys_max, era)
         with store_errors():
             answer: list[Any] = self.client.execute_command(*of_call("append", names, *fixed, *values))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from opic.errors import DeliveryPaused, DiskFull, StoreUnavailable, instead_of
+from opic.errors import CrawlMoved, CrawlStopped, DeliveryPaused, DiskFull, StoreUnavailable, instead_of
 from opic.ingest import Step, Writer
 from opic.ingest.checkpointer import PURGE_SECONDS_MAX
 from opic.ingest.event_log import EventLog
@@ -19,6 +19,7 @@ from opic.ingest.outage import Outage
 from opic.ingest.step_counts import StepCounts
 from opic.ingest.writer import EVENTS_A_SHARD, Taken
 from opic.model.events import EVENT_FIELDS
+from opic.store.shard import check_known
 from opic.urls.canonical import shown
 
 log = logging.getLogger("opic.ingest")
@@ -31,6 +32,7 @@ GATHER_SECONDS = 0.01  # Time from one step to the next while few events come: t
 FEW_EVENTS = 32  # whose cost hardly depends on their number, for the worker and for the readers of the journal.
 DELIVER_SHARE = 0.2  # Of a worker's time, the most that deliveries take while there are records to process:
 DELIVER_SECONDS, DELIVER_SECONDS_MAX = 0.1, 1.0  # the pause between two is so long, within these limits.
+STOPPED_SECONDS = 0.1  # Until a worker looks again at a crawl that is being moved to another one.
 BACKOFF_FIRST_SECONDS = 0.1
 BACKOFF_MAX_SECONDS = 5.0
 SAY_UNKNOWN_SECONDS = 60.0  # Minimum time between two log lines about unknown fields of events.
@@ -202,6 +204,9 @@ def work(
         full: returns why the disk is full, or None; called before every write, including counts and trims.
         watch: receives all events of the loop.
         between: called between batches, for instance to forward dead letters.
+
+    Raises:
+        CrawlMoved: another crawl has taken the place of this one.
     """
     loop, backoff, outage = _Loop(writer, source, full, watch or WorkerWatch(), tally), Backoff(), Outage(log)
     while not stopped():
@@ -215,6 +220,12 @@ def work(
             loop.watch.well(source)
             outage.ended()
             backoff.reset()
+        except CrawlMoved:
+            raise
+        except CrawlStopped as error:
+            loop.watch.away(str(error))
+            check_known(writer.crawl.shards)
+            source.wait(STOPPED_SECONDS)
         except StoreUnavailable as error:
             outage.began(error)
             loop.watch.away(str(error))

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from opic.errors import BadInput, BeingRestored, DeliveryPaused, OutboxFull, OutOfOrder, TailLost
+from opic.errors import BadInput, BeingRestored, CrawlStopped, DeliveryPaused, OutboxFull, OutOfOrder, TailLost
 from opic.ingest.checkpointer import JOURNAL_BYTES
 from opic.ingest.class_sweeps import next_records
 from opic.ingest.deliveries import Deliveries
@@ -116,6 +116,7 @@ class Writer:
         self._journal_bytes = journal_bytes // len(crawl)
         self._retry_seconds, self._waits_max = retry_seconds, waits_max(retry_bytes, len(crawl))
         self._era: bytes | None = None
+        self._drained = False  # Whether only records that some shard has are to take effect: see `opic.migration`.
         self.forget()
 
     @classmethod
@@ -143,8 +144,13 @@ class Writer:
         self._compared: dict[str, list[bytes | None]] = {}  # The servers' run ids when `_compare` last checked.
 
     def _begin_era(self) -> bytes:
-        """Return the crawl's era; discard the offsets known from another one: they would skip what a restore lacks."""
-        era = self.crawl.era()
+        """Return the crawl's era; discard the offsets known from another one: they would skip what a restore lacks.
+
+        Note whether a migration drains the crawl.
+        """
+        first = self.crawl.shards[0].keys
+        era, drained = self.crawl.ask([["HGET", first.meta, "era"], ["EXISTS", first.drain]])
+        era, self._drained = era or b"", bool(drained)
         if self._era not in (None, era):
             self.forget()
         self._era = era
@@ -267,6 +273,23 @@ class Writer:
     def _apply_routed(self, takings: Sequence[Taken], on_step: Callable[[Step], object], *, defines: bool) -> None:
         """Apply records to many shards: either definitions of classes, which shard 0 decides, or none of them."""
         era = self._begin_era()  # Read first: what takes effect in another one must not move the resume point.
+        if self._drained:
+            if begun := self._begun(takings):
+                self._route(begun, on_step, era, defines=defines)
+            raise CrawlStopped("the crawl is to be moved to another one: no more records take effect until then")
+        self._route(takings, on_step, era, defines=defines)
+
+    def _begun(self, takings: Sequence[Taken]) -> list[Taken]:
+        """Return what some shard has of records, which the others may lack."""
+        found = []
+        for taken in takings:
+            offsets = self.crawl.ask([["HGET", shard.keys.offsets, taken.partition] for shard in self.crawl.shards])
+            end = max(int(offset or 0) for offset in offsets)
+            if records := [record for record in taken.records if record.offset < end]:
+                found.append(Taken(taken.partition, records, taken.since, records[-1].offset + 1))
+        return found
+
+    def _route(self, takings: Sequence[Taken], on_step: Callable[[Step], object], era: bytes, *, defines: bool) -> None:
         parts: dict[int, list[Input]] = {}
         rests_on: dict[str, dict[int, int]] = {}  # By partition and shard: the next offset there.
         for taken in takings:

@@ -159,6 +159,11 @@ class Crawl(CrawlShards):
             catch_up(self.client, self._followers)
 
     @property
+    def stopped(self) -> bool:
+        """Whether the crawl took no writes when it was last followed, because it is being moved to another one."""
+        return any(follower.stopped for follower in self._followers)
+
+    @property
     def is_large(self) -> bool:
         """Whether the crawl is too large for each answer to be current."""
         return sum(map(len, self.replicas)) > PAGES_EXACT

@@ -46,6 +46,7 @@ class Follower:
         self._forked = False  # Whether the last load found a record whose digest the next record does not name.
         self._tail_bytes = 0  # Bytes of records applied since the start of the journal was last read.
         self._tail_needed = 0  # The first new page of the journal's first record at that time.
+        self.stopped = False  # Whether the shard takes no writes, because its crawl is being moved to another one.
         self.checked_at = float("-inf")  # When (monotonic) the request for the last comparison of heads was sent.
 
     def commands(self) -> list[list[Any]]:
@@ -56,7 +57,7 @@ class Follower:
         """
         count = max(1, min(ENTRIES_MAX, ENTRY_BYTES_AIM // self._entry_bytes))
         asked: list[list[Any]] = [
-            ["HMGET", self.keys.head, "lsn", "digest"],
+            ["HMGET", self.keys.head, "lsn", "digest", "stop"],
             ["XRANGE", self.keys.journal, f"({self.replica.head.lsn}-0", "+", "COUNT", count],
         ]
         asked += [["XRANGE", one.key, one.last, "+"] for one in self.changes if one.last is not None]
@@ -70,8 +71,8 @@ class Follower:
         Raises:
             StoreDamaged: an entry can't be read.
         """
-        stored_head, entries, *first = answers
-        head, replica = head_of(stored_head), self.replica
+        (*stored_head, stop), entries, *first = answers
+        head, replica, self.stopped = head_of(stored_head), self.replica, stop is not None
         with replica.following():
             read = [one for one in self.changes if one.last is not None]
             for one, changed in zip(read, first, strict=False):

@@ -26,10 +26,13 @@ local function tell(keys, now, lsn, ...)
   return redis.call('XADD', keys.changes, 'MAXLEN', '~', TOLD_MAX, '*', 'n', lsn, 't', string.format('%.0f', now), ...)
 end
 
--- A function that tells of changes: refused before it writes anything where the keys for that are not passed.
+-- A function that tells of changes: refused before it writes anything where the keys for that are not passed, and where
+-- the crawl is being moved.
 local function telling(call)
   return by_name(function(keys, args)
     if not keys.changes or not keys.head then return redis.error_reply('OPICARGS expected changes and head') end
+    local refusal = stopped(keys)
+    if refusal then return refusal end
     return call(keys, args)
   end)
 end

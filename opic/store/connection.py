@@ -12,7 +12,7 @@ from redis.backoff import AbstractBackoff, ExponentialBackoff, NoBackoff
 from redis.exceptions import ClusterError, RedisClusterException
 from redis.retry import Retry
 
-from opic.errors import SettingsError, SlotMoving, StoreError, StoreFull, StoreLoading, StoreUnavailable
+from opic.errors import CrawlStopped, SettingsError, SlotMoving, StoreError, StoreFull, StoreLoading, StoreUnavailable
 from opic.redaction import without_secret
 from opic.store.cluster import ELSEWHERE, MOVING, SCHEMES, SILENT_SECONDS, Cluster, connect_cluster
 from opic.store.library import LoadsLibrary, is_missing
@@ -171,6 +171,8 @@ def _ours(error: Exception) -> StoreError:
         return StoreUnavailable(f"the store does not answer: {text}")
     if "OPICFULL" in text:
         return StoreFull(text)
+    if "OPICSTOPPED" in text:
+        return CrawlStopped("the crawl is being moved to another one, which takes a moment: try again")
     if text.startswith(("MASTERDOWN", "CLUSTERDOWN", "BUSY")):
         return StoreUnavailable(f"the store is not ready: {text}")
     if isinstance(error, redis.exceptions.OutOfMemoryError) or text.startswith("MISCONF") or "OOM command" in text:

@@ -26,16 +26,28 @@ local function by_name(call)
   end
 end
 
--- Compare the head with the one that the caller expects: nil if equal, else {'HEAD', lsn, digest}.
-local function moved(head, lsn, digest)
-  local there = redis.call('HMGET', head, 'lsn', 'digest')
-  if (there[1] or '0') == lsn and (there[2] or digest) == digest then return nil end
-  return {'HEAD', there[1] or '0', there[2] or ''}
-end
-
 local function now_us()
   local time = redis.call('TIME')
   return time[1] * 1000000 + time[2]
+end
+
+-- The refusal of a write to a shard until `stop` of its head (us): its crawl is moved to another; nil if nothing stops it.
+local function refused(stop)
+  if not stop or tonumber(stop) <= now_us() then return nil end
+  return redis.error_reply('OPICSTOPPED the crawl is being moved to another one, or was')
+end
+
+local function stopped(keys)
+  return keys.head and refused(redis.call('HGET', keys.head, 'stop'))
+end
+
+-- Compare the head with the one that the caller expects: nil if equal, else {'HEAD', lsn, digest}; a stopped one is refused.
+local function moved(head, lsn, digest)
+  local there = redis.call('HMGET', head, 'lsn', 'digest', 'stop')
+  local refusal = refused(there[3])
+  if refusal then return refusal end
+  if (there[1] or '0') == lsn and (there[2] or digest) == digest then return nil end
+  return {'HEAD', there[1] or '0', there[2] or ''}
 end
 
 -- The time (microseconds) until which a backup holds a shard; nil if none does.
@@ -296,7 +308,46 @@ local function resume(keys, args)
   return now
 end
 
+-- The id of the last entry that tells of a change; others mark where an endpoint begins to read.
+local function last_change(key)
+  for _, entry in ipairs(redis.call('XREVRANGE', key, '+', '-', 'COUNT', 100)) do
+    if #entry[2] > 4 then return entry[1] end
+  end
+  return ''
+end
+
+-- opic_5_stop: refuse all writes to a shard for a while, if it is as the caller saw it; 0 seconds end that.
+--   KEYS head changes end   ARGV token seconds what-was-seen ('' for anything)
+-- Returns {what is there: the LSN, the digest, the last change, the end of the log}, preceded by 'OK'; 'SEEN' if that is
+-- not what the caller saw; 'OTHER' if another token stops the shard.
+local function stop(keys, args)
+  local there, now = redis.call('HMGET', keys.head, 'lsn', 'digest', 'stop', 'stopper'), now_us()
+  local ended = redis.call('GET', keys['end']) or '0'
+  local seen = table.concat({there[1] or '0', there[2] or '', last_change(keys.changes), ended}, ' ')
+  if there[4] and there[4] ~= args[1] and tonumber(there[3]) > now then return {'OTHER', seen} end
+  if args[3] ~= '' and args[3] ~= seen then return {'SEEN', seen} end
+  if args[2] == '0' then
+    redis.call('HDEL', keys.head, 'stop', 'stopper')
+  else
+    redis.call('HSET', keys.head, 'stop', string.format('%.0f', now + tonumber(args[2]) * 1000000), 'stopper', args[1])
+  end
+  return {'OK', seen}
+end
+
+-- opic_5_move: end a crawl for good, whose shards the caller stopped: another one takes its place.
+--   KEYS head meta   ARGV token target, as text
+-- Returns 1; 0 if this shard is not stopped by the token any more, so that writes may have come.
+local function move(keys, args)
+  local there = redis.call('HMGET', keys.head, 'stop', 'stopper')
+  if there[2] ~= args[1] or tonumber(there[1]) <= now_us() then return 0 end
+  redis.call('HSET', keys.meta, 'moved', args[2])
+  redis.call('HSET', keys.head, 'stop', string.format('%.0f', BALANCE))
+  return 1
+end
+
 redis.register_function('opic_5_init', by_name(init))
+redis.register_function{function_name='opic_5_stop', callback=by_name(stop), flags={'allow-oom'}}
+redis.register_function{function_name='opic_5_move', callback=by_name(move), flags={'allow-oom'}}
 redis.register_function('opic_5_resume', by_name(resume))
 redis.register_function('opic_5_step', by_name(step))
 redis.register_function('opic_5_blocks', blocks)

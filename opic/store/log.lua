@@ -19,7 +19,7 @@ local function close(keys, args)
   return {there, string.format('%.0f', now)}
 end
 
--- opic_5_append: append records to the log.  KEYS log end calls callends meta
+-- opic_5_append: append records to the log.  KEYS log end calls callends meta head
 --   ARGV time_us kind key body terms done keys-max era value value ...
 -- `key` is '' or the digest of an Idempotency-Key. With a key, the values are those from number `done` on of a call
 -- whose body has the digest `body`. The progress of the call is kept for a day, so that a repeat continues there.
@@ -48,6 +48,7 @@ local function append(keys, args)
     return redis.error_reply('OPICARGS append needs values')
   end
   local refusal, era = closed(keys.meta, args[8])
+  refusal = refusal or stopped(keys)
   if refusal then return refusal end
   if redis.call('HEXISTS', keys.meta, 'format') == 0 then return {'GONE'} end
   local ends = key ~= '' and tonumber(redis.call('ZSCORE', keys.callends, key) or 0) or 0

@@ -7,7 +7,7 @@ directory (`opic.service.known_crawls`), and in Kafka (`opic.ingest.kafka.known_
 from collections.abc import Mapping
 from typing import Final
 
-from opic.errors import StoreLost
+from opic.errors import CrawlMoved, StoreLost
 from opic.store.connection import Client, ask, store_errors
 from opic.store.keys import Keys
 
@@ -15,6 +15,9 @@ SHARDS_SOUGHT: Final = 16  # At least so many are looked for where the meta does
 # Fields of a shard's meta by which a process takes a crawl with another secret than the one that it knew.
 RESTORED = b"restored"  # The id of the backup that it came from.
 ANEW = b"anew"  # When an operator accepted the loss of the one before.
+MOVED = (
+    b"moved"  # A field of shard 0's meta: the crawl that took its place, and the store of that one; see `opic migrate`.
+)
 
 
 def lost_part(client: Client, crawl: str, meta: Mapping[bytes, bytes], shards: int) -> str | None:
@@ -48,6 +51,17 @@ def _lost_shards(meta: Mapping[bytes, bytes], others: list[list[bytes | None]]) 
         if restoring is None and secret is not None and secret != meta[b"secret"]:
             return f"shard {number} of {of} is of an earlier crawl than shard 0"
     return None
+
+
+def check_not_moved(keys: Keys, meta: Mapping[bytes, bytes]) -> None:
+    """Refuse a crawl whose place another one has taken.
+
+    Raises:
+        CrawlMoved: it names the other one.
+    """
+    if (moved := meta.get(MOVED)) is not None:
+        to, _, store = moved.decode().partition(" ")
+        raise CrawlMoved(keys.crawl, to, store)
 
 
 def check_not_lost(client: Client, crawl: str, meta: Mapping[bytes, bytes], shards: int) -> None:

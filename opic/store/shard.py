@@ -15,14 +15,15 @@ from opic.model.cash import CONTINUOUS, MILLION, CrawlRules
 from opic.store.connection import Client, Line, ask, store_errors
 from opic.store.durability import Durability, await_durable
 from opic.store.keys import FORMAT, Keys, of_call
-from opic.store.recognition import ANEW, RESTORED, check_not_lost
+from opic.store.recognition import ANEW, MOVED, RESTORED, check_not_lost, check_not_moved
 from opic.store.server import check_server, make_ready
 
 log = logging.getLogger("opic.store")
 
 SECRET_BYTES = 16
 ERA_BYTES = 8
-CHECKED = (b"secret", ANEW, RESTORED, b"restoring")  # The metadata that tells whether the store still has a shard.
+# The metadata that tells whether the store still has a shard.
+CHECKED = (b"secret", ANEW, RESTORED, b"restoring", MOVED)
 TEXTS = ("virtual", "normalize")  # The rules that are no numbers.
 # Each rule that a store keeps, and the name of its setting.
 SETTING_OF = {
@@ -37,10 +38,7 @@ SETTING_OF = {
     "shards": "OPIC_SHARDS",
 }
 OTHER_RULES = "leave the setting out, or start a new store"
-MORE_SHARDS = (
-    "leave the setting out. `opic migrate`, which is to change it, is not built yet: until then replay the log into a "
-    "new crawl, with another OPIC_CRAWL"
-)
+MORE_SHARDS = "leave the setting out, or change it with `opic migrate NAME --shards N`"
 
 
 class Shard:
@@ -56,6 +54,7 @@ class Shard:
         self.keep_links: bool | None = None  # Whether its writer is to keep links; None: only if the shard does so now.
         self.restored = ""  # The backup that it was restored from, if any.
         self.era = ""  # Changes with each restored backup.
+        self.lineage = ""  # The migration that made the crawl, if any: tokens of leases differ by it.
 
     @property
     def number(self) -> int:
@@ -134,6 +133,7 @@ class Shard:
         """
         with store_errors():
             stored = self.client.hgetall(self.keys.meta)
+        check_not_moved(self.keys, stored)
         if stored.get(b"secret") == self._hex_secret:
             self.era = stored.get(b"era", b"").decode()
             return
@@ -176,6 +176,7 @@ class Shard:
     def _opened(
         cls, client: Client, keys: Keys, stored: Mapping[bytes, bytes], given: Mapping[str, int | bool | str]
     ) -> "Shard":
+        check_not_moved(keys, stored)
         meta = {k.decode(): v.decode() for k, v in stored.items()}
         if "restoring" in meta:
             raise _restoring(keys)
@@ -193,6 +194,7 @@ class Shard:
                 )
         shard = cls(client, keys, _rules(meta), bytes.fromhex(meta["secret"]), int(meta["shards"]))
         shard.restored, shard.era = meta.get("restored", ""), meta.get("era", "")
+        shard.lineage = meta.get("lineage", "")
         return shard
 
     @staticmethod
@@ -258,8 +260,8 @@ class Shard:
 
 def _restoring(keys: Keys) -> BeingRestored:
     return BeingRestored(
-        f"a backup is being restored into crawl {keys.crawl!r}, or a restore broke off: wait, or run "
-        "`opic restore --replace` again"
+        f"a backup is being restored into crawl {keys.crawl!r}, or another crawl moved to it, or that broke off: wait, "
+        "or run `opic restore --replace` or `opic migrate --resume` again"
     )
 
 
@@ -277,6 +279,7 @@ def check_known(shards: Sequence[Shard]) -> None:
 
 def _check_whole(shard: Shard, values: Sequence[bytes | None]) -> None:
     found = {name: value for name, value in zip(CHECKED, values, strict=True) if value is not None}
+    check_not_moved(shard.keys, found)
     if b"restoring" in found:
         raise _restoring(shard.keys)
     shard._check_same(found)

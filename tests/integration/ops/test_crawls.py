@@ -70,7 +70,7 @@ def test_new_crawl_has_one_shard_and_each_keeps_its_number(valkey: Server) -> No
         ) as found:
             opened(crawl, shards=shards)
         assert "leave the setting out" in str(found.value)
-        assert "`opic migrate`, which is to change it, is not built yet" in str(found.value)
+        assert "change it with `opic migrate NAME --shards N`" in str(found.value)
 
 
 def test_command_lists_and_deletes(valkey: Server) -> None:

@@ -6,7 +6,7 @@ from one_more_row import said_with
 from servers import Server
 
 LAST = "    barrier = Key("
-ROW = '    remarks = Key(HASH, ANY_TIME, "page → what was remarked of it", forgets=True)\n'
+ROW = '    remarks = Key(HASH, ANY_TIME, BY_PAGE, "page → what was remarked of it", forgets=True)\n'
 
 
 def test_new_key_is_one_row_and_is_in_backup_removal_and_what_a_forgotten_page_leaves(

@@ -6,7 +6,7 @@ import pytest
 from repository import ROOT
 
 from opic.errors import SettingsError
-from opic.store.keys import KEYS, Copied, Keys, copied_as
+from opic.store.keys import KEYS, Carried, Copied, Keys, copied_as
 
 WAYS = {
     Copied.FILES: "own files",
@@ -15,14 +15,22 @@ WAYS = {
     Copied.OF_PAGES: "known pages",
     Copied.NOT: "",
 }
-HEAD = "| key | what | type | in a backup |\n|---|---|---|---|\n"
+MOVES = {
+    Carried.MADE: "made",
+    Carried.BY_PAGE: "by page",
+    Carried.BY_HOST: "by host",
+    Carried.FIRST: "to shard 0",
+    Carried.ALL: "to all",
+    Carried.LEFT: "",
+}
+HEAD = "| key | what | type | in a backup | moved |\n|---|---|---|---|---|\n"
 
 
 def table() -> str:
     """The table of keys in docs/architecture.md."""
     rows = [
         f"| `{key.name}` | {key.purpose}{'; goes with a forgotten page' if key.forgets else ''} "
-        f"| {key.kind} | {WAYS[key.copied]} |\n"
+        f"| {key.kind} | {WAYS[key.copied]} | {MOVES[key.carried]} |\n"
         for key in KEYS
     ]
     return HEAD + "".join(rows)
