@@ -32,6 +32,13 @@ PREFIX: Final = "OPIC_"
 # Variables that are no settings: the file of settings, and what our own processes, benchmarks and tests tell children.
 NO_SETTINGS: Final = ("config", "child", "child_log_level", "bench_data", "chaos_seed", "doom")
 OPTIONS: Final = {"kafka_bootstrap": "kafka"} | {name: name for name in ("store", "data", "crawl", "host", "port")}
+# The settings that a store keeps as rules of its crawl, with their names there.
+RULES: Final = {
+    "damping": "q",
+    "regrant": "regrant_ppm",
+    "history_measures": "measures_max",
+    **{name: name for name in ("inflow", "virtual", "normalize", "shards")},
+}
 KAFKA_MODULES: Final = ("kafka", "lz4", "cramjam")  # What the extra `kafka` brings, beside faster checksums.
 SECRETS: Final = ("api_token", "kafka_sasl_password", "kafka_ssl_password", "kafka_signing_key")
 
@@ -265,8 +272,13 @@ class Settings(BaseSettings):
             "normalize": Normalization.of(self.normalize or "").text,
             "shards": self.shards,
         }
-        names = {"damping": "q", "regrant": "regrant_ppm", "history_measures": "measures_max"}
-        return {names.get(k, k): v for k, v in rules.items() if k in self.model_fields_set}
+        return {RULES[name]: value for name, value in rules.items() if name in self.model_fields_set}
+
+    def with_crawl(self, name: str) -> "Settings":
+        """Return these settings for the crawl that took the place of theirs: with its own rules, and the same topic."""
+        other = self.model_copy(update={"crawl": name, "kafka_topic": self.kafka_topic})
+        other.model_fields_set.difference_update(RULES)
+        return other
 
     def limits(self) -> "EventLimits":
         """Return the limits of one event; the store, where there is one, knows the normalization rules."""

@@ -53,6 +53,7 @@ MAY_IMPORT["query"] += ["whole_files"]
 MAY_IMPORT["service"] += ["query", "admission", "frontier", "redaction", "arrays", "background", "whole_files"]
 MAY_IMPORT["local"] += ["whole_files"]
 MAY_IMPORT["ops"] = [*MAY_IMPORT["service"], "archives", "html", "service", "temporary_files"]
+MAY_IMPORT["migration"] = [*MAY_IMPORT["service"], "ops"]
 MAY_IMPORT["api"] = [*MAY_IMPORT["service"], "service", "compressed"]
 MAY_IMPORT["urlfrontier"] = [*MAY_IMPORT["service"], "service", "api"]
 MAY_IMPORT["cli"] = list(MAY_IMPORT)

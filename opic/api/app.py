@@ -28,11 +28,13 @@ from opic.service.backend import Backend
 log = logging.getLogger("opic.api")
 
 
-def create_app(service: Service, *, allow_open: bool = False, metrics: Metrics | None = None) -> Application:
+def create_app(
+    service: Service, *, allow_open: bool = False, metrics: Metrics | None = None, instance: str | None = None
+) -> Application:
     """Create the application that serves `service`. The settings, including the token, are those of its backend.
 
     Without a token, requests must name this machine in their header Host, unless `allow_open` is set. `metrics` are
-    those of the process, if something else counts in them too.
+    those of the process, if something else counts in them too; `instance` is the service's name, if it had one before.
 
     >>> app = create_app(service)  # doctest: +SKIP
     >>> serve(app, sockets=[bind("127.0.0.1", 8080)])  # doctest: +SKIP
@@ -41,7 +43,7 @@ def create_app(service: Service, *, allow_open: bool = False, metrics: Metrics |
     settings = backend.settings
     token = settings.api_token.get_secret_value() if settings.api_token is not None else None
     metrics = metrics or Metrics(backend)
-    calls = Calls(backend, service.not_ready, metrics.handed)
+    calls = Calls(backend, service.not_ready, metrics.handed, instance)
 
     async def get_metrics(request: Request) -> Response:
         """Return metrics for Prometheus.

@@ -69,12 +69,22 @@ class Service(Protocol):
 class Calls:
     """The request handlers: coroutines, and methods that run in a worker thread, since they may block."""
 
-    def __init__(self, backend: Backend, not_ready: Callable[[], str | None], handed: Handed = lambda *_: None) -> None:
-        """Answer for an open store, ready if `not_ready` gives no reason; tell `handed` each answer to `next`.
+    def __init__(
+        self,
+        backend: Backend,
+        not_ready: Callable[[], str | None],
+        handed: Handed = lambda *_: None,
+        instance: str | None = None,
+    ) -> None:
+        """Answer for an open store.
 
-        It is called with the answer, its mode and its recrawl policy.
+        Args:
+            backend: the store.
+            not_ready: returns why the service is not ready.
+            handed: is told each answer to `next`: the answer, its mode and its recrawl policy.
+            instance: what tells this service from another program on its port.
         """
-        self.instance = uuid.uuid4().hex  # What tells this service from another program on its port.
+        self.instance = instance or uuid.uuid4().hex
         self._handed, self._not_ready, self._backend = handed, not_ready, backend
         self._settings = backend.settings
         self._pages = Coalescer[Ask, ImportanceAnswer](self._importances, "importance")

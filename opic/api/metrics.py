@@ -101,7 +101,14 @@ class Metrics:
         for status in ITEM_STATUSES:
             self._items.labels(status)
         ProcessCollector(registry=self._registry)
-        self._registry.register(_Collector(backend))
+        self._collector = _Collector(backend)
+        self._registry.register(self._collector)
+
+    def show(self, backend: Backend) -> None:
+        """Show the metrics of another store or crawl from now on; the counts of this process go on."""
+        self._registry.unregister(self._collector)
+        self._collector = _Collector(backend)
+        self._registry.register(self._collector)
 
     def observe(self, method: str, path: str, status: int, seconds: float) -> None:
         """Count a request. Unknown paths and methods get no label of their own."""

@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import Final
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from opic.api.access import is_loopback
-from opic.api.application import Application
 from opic.api.http_protocol import LOOK_SECONDS, Config, ConnectionLimits, ConnectionWatch, Wire
 from opic.errors import SettingsError
 from opic.memory import search_garbage_rarely
@@ -124,11 +124,11 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def make_server(app: Application, limits: ConnectionLimits = ConnectionLimits()) -> Server:  # noqa: B008 - frozen
+def make_server(app: ASGIApp, limits: ConnectionLimits = ConnectionLimits()) -> Server:  # noqa: B008 - frozen
     """Configure a server: our own access log, HTTP/1.1 only, limits on connections.
 
     Args:
-        app: the application, from `create_app`.
+        app: the application, as from `create_app`.
         limits: the limits of its connections.
     """
     config = Config(
@@ -165,7 +165,7 @@ def make_room(connections: int) -> int:
 
 
 def serve(
-    app: Application,
+    app: ASGIApp,
     sockets: list[socket.socket],
     limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008 - frozen
 ) -> None:
@@ -174,7 +174,7 @@ def serve(
     SIGTERM is ignored from then on.
 
     Args:
-        app: the application, from `create_app`.
+        app: the application, as from `create_app`.
         sockets: from `bind`; they are closed at the end.
         limits: the limits of connections; their number is reduced if this process may not open as many files.
     """

@@ -17,6 +17,7 @@ from opic.cli.coverage import coverage
 from opic.cli.history import history
 from opic.cli.kafka import letters_app, publish, topics_app
 from opic.cli.local_rank import local_rank
+from opic.cli.migrate import migrate
 from opic.cli.options import FOUND_A_PROBLEM
 from opic.cli.output import printing, show_headers
 from opic.cli.replay import replay
@@ -69,7 +70,7 @@ app.add_typer(definitions.rules_app, name="rules")
 app.add_typer(definitions.politeness_app, name="politeness")
 for command in (store.stats, store.series, store.audit, results.verify, doctor, results.export, results.compare):
     app.command()(command)
-for command in (store.backup, store.restore, store.begin_anew, store.crawls):
+for command in (store.backup, store.restore, migrate, store.begin_anew, store.crawls):
     app.command()(command)
 app.add_typer(topics_app, name="topics")
 app.command()(publish)

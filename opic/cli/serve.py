@@ -74,10 +74,11 @@ def serve(
         print(STARTING, file=sys.stderr, flush=True)  # The rest takes seconds, or minutes with a large store.
     settings = _settings(chosen, embedded, host=host, port=port)
     log_to_stderr(logging.INFO, settings.log_format)
-    from opic.api import ConnectionLimits, bind, create_app
+    from opic.api import ConnectionLimits, bind
     from opic.api import serve as serve_app
     from opic.api.metrics import Metrics
     from opic.api.server import url_of
+    from opic.api.succession import Succession
     from opic.memory import keep_some_memory
     from opic.service.service import EmbeddedService
     from opic.service.standing import StandingService
@@ -89,8 +90,9 @@ def serve(
     log.info("opening the store (%s)", f"embedded in {settings.data_dir()}" if settings.embedded else "a server")
     with listener, ending_in_order(), opened as service:
         metrics = Metrics(service.backend)
-        application = create_app(service, allow_open=allow_open, metrics=metrics)
-        with frontier.answered(service, metrics), service.announced(url, application.instance):
+        application = Succession(service, allow_open=allow_open, metrics=metrics)
+        announced = service.announced(url, application.current.instance)
+        with frontier.answered(service, metrics), announced, application.watched():
             print(f"opic answers at {url}, its manual is at {url}/docs; Ctrl-C stops it", flush=True)
             serve_app(application, sockets=[listener], limits=limits)
     log.info("stopped")

@@ -36,6 +36,7 @@ from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
 from opic.service.embedded import disk_full
 from opic.service.known_crawls import KnownCrawls
+from opic.service.moves import after_moves
 from opic.service.positions import shown_position
 from opic.settings import Settings
 from opic.store import connect
@@ -71,8 +72,9 @@ class Backend:
         Raises:
             StoreError: it can't be used; see `Shard.open`.
         """
-        self.settings, self.store = settings, url
         asking, appending = (connect(url, retries=n, timeout_seconds=ANSWER_SECONDS) for n in (3, 0))
+        settings = after_moves(asking, settings)
+        self.settings, self.store = settings, url
         known = KnownCrawls(settings)
         known.check(asking)
         shards = settings.shards

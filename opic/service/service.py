@@ -100,6 +100,13 @@ class EmbeddedService:
         backend.start()
         return backend
 
+    def succeed(self) -> None:
+        """Go on with the crawl that took the place of this one: `backend` is another one from now on."""
+        backend = Backend(self.settings, self.server.url)
+        self._stack.callback(backend.close)
+        backend.start()
+        self.backend = backend
+
     def crawl_names(self) -> list[str]:
         """Return the names of the crawls that the store has."""
         return KnownCrawls(self.settings).names()

@@ -59,6 +59,12 @@ class StandingService:
         """Close the connections."""
         self.backend.close()
 
+    def succeed(self) -> None:
+        """Go on with the crawl that took the place of this one: `backend` is another one from now on."""
+        backend = self._opened()
+        backend.start()
+        self.backend = backend
+
     def not_ready(self) -> str | None:
         """Return why no request should come here now, or None."""
         return self.backend.not_ready()

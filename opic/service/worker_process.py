@@ -13,10 +13,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TypeVar
 
-from opic.errors import OpicError, StoreError, StoreLoading, StoreUnavailable
+from opic.errors import CrawlMoved, OpicError, StoreError, StoreLoading, StoreUnavailable
 from opic.ingest import Writer
 from opic.ingest.event_log import EventLog
 from opic.ingest.outage import Outage
@@ -28,6 +28,7 @@ from opic.memory import give_back_large_arrays, search_garbage_rarely
 from opic.replica import Crawl
 from opic.service.embedded import EmbeddedServer, disk_full
 from opic.service.known_crawls import KnownCrawls
+from opic.service.moves import after_moves
 from opic.settings import Settings
 from opic.store import connect
 from opic.store.connection import Client
@@ -59,13 +60,22 @@ class Worker:
         return self._done.is_set() or (self._parent != 0 and os.getppid() != self._parent)
 
     def run(self) -> None:
-        """Work until stopped."""
+        """Work until stopped, on the crawl that takes the place of this one too."""
+        while True:
+            try:
+                return self._run()
+            except CrawlMoved as moved:
+                if moved.store:
+                    raise
+
+    def _run(self) -> None:
         settings = self.settings
         with ExitStack() as stack:
             if settings.worker_port:
                 stack.enter_context(HealthPort(self.health, settings.host, settings.worker_port))
             if settings.kafka_bootstrap is not None:
                 self._patiently(self._check_topics)  # First: without its topics it makes no crawl in the store.
+            settings = self.settings = self._patiently(self._after_moves)
             known = KnownCrawls(settings)
             durability = Durability(settings.durability, settings.wait_replicas, settings.wait_seconds)
             crawl = self._patiently(lambda: Crawl.open(
@@ -89,6 +99,10 @@ class Worker:
                     tally.end()
             except StoreUnavailable as error:
                 log.info("the metrics of the last steps are lost: %s", error)
+
+    def _after_moves(self) -> Settings:
+        with closing(connect(self._store_url())) as client:
+            return after_moves(client, self.settings)
 
     def _check_topics(self) -> None:
         from opic.ingest.kafka import KafkaCluster
@@ -158,6 +172,8 @@ class Worker:
         while not self.stopped():
             try:
                 opened = open_it()
+            except CrawlMoved:
+                raise
             except StoreUnavailable as error:
                 if patience and not isinstance(error, StoreLoading) and time.monotonic() - began > patience:
                     waited = f"waited OPIC_START_SECONDS={patience:g} for it"

@@ -1,0 +1,86 @@
+"""An endpoint whose crawl is moved to another one: it holds calls for that moment, then answers from that one."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Final, Protocol
+
+from starlette.types import Receive, Scope, Send
+
+from opic.api.app import create_app
+from opic.api.application import QUIET_PATHS
+from opic.api.calls import Service
+from opic.api.metrics import Metrics
+from opic.background import repeated
+from opic.errors import CrawlMoved, StoreError
+from opic.store.shard import check_known
+
+log = logging.getLogger("opic.api")
+
+LOOK_SECONDS: Final = 0.25
+LOOK_SECONDS_STOPPED: Final = 0.02
+HELD_SECONDS: Final = 10.0  # How long a call waits for the other crawl at most.
+CLOSE_SECONDS: Final = 15.0  # After which no call is answered from the former crawl any more.
+
+
+class MovableService(Service, Protocol):
+    """A service that can go on with another crawl."""
+
+    def succeed(self) -> None:
+        """Go on with the crawl that took the place of this one."""
+
+
+class Succession:
+    """An ASGI application that answers by the application of the present crawl."""
+
+    def __init__(self, service: MovableService, *, allow_open: bool, metrics: Metrics) -> None:
+        """Answer for an open service; the arguments are those of `create_app`."""
+        self._service, self._metrics, self._holds = service, metrics, False
+        self._make = partial(create_app, service, allow_open=allow_open, metrics=metrics)
+        self.current = self._make()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; while the crawl is stopped, wait for the other one."""
+        until = time.monotonic() + HELD_SECONDS
+        while self._holds and scope["path"] not in QUIET_PATHS and time.monotonic() < until:
+            await asyncio.sleep(LOOK_SECONDS_STOPPED)
+        await self.current(scope, receive, send)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Look during the block whether the crawl is moved."""
+        with repeated(self._look, LOOK_SECONDS, "opic-moves"):
+            yield
+
+    def _look(self) -> float:
+        crawl = self._service.backend.crawl
+        self._holds = crawl.stopped
+        if not self._holds:
+            return LOOK_SECONDS
+        try:
+            crawl.follow()  # The stop may be over.
+            check_known(crawl.shards)
+        except CrawlMoved as moved:
+            self._go_on(moved)
+        except StoreError as error:
+            log.warning("can't tell whether the crawl was moved: %s", error)
+        return LOOK_SECONDS_STOPPED
+
+    def _go_on(self, moved: CrawlMoved) -> None:
+        former = self._service.backend
+        try:
+            self._service.succeed()
+            self._service.backend.crawl.follow()
+            self._metrics.show(self._service.backend)
+            self.current = self._make(instance=self.current.instance)  # Commands know it by that.
+        except StoreError as error:
+            log.error("can't go on with the crawl that took the place of this one: %s", error)
+            return
+        log.info("answering from crawl %s", moved.to)
+        closing = threading.Timer(CLOSE_SECONDS, former.close)
+        closing.daemon = True
+        closing.start()

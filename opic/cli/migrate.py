@@ -1,0 +1,106 @@
+"""The command that moves a living crawl to another number of shards, or to other rules."""
+
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from opic.cli.options import ResultChosen, choosing, without_none
+from opic.cli.output import print_answer, showing_progress
+from opic.cli.store import PROGRESS_LINE_SECONDS, connected
+from opic.errors import BadInput
+
+if TYPE_CHECKING:
+    from opic.migration.migrate import Progress, Report
+    from opic.settings import Settings
+
+
+@choosing
+def migrate(
+    name: Annotated[str | None, typer.Argument(help="Name of the new crawl.", show_default=False)] = None,
+    *,
+    shards: Annotated[int | None, typer.Option(min=1, max=4096, help="Shards of the new crawl.")] = None,
+    damping: Annotated[float | None, typer.Option(help="Its OPIC_DAMPING.")] = None,
+    regrant: Annotated[float | None, typer.Option(min=0, max=1, help="Its OPIC_REGRANT.")] = None,
+    history_measures: Annotated[int | None, typer.Option(min=1, max=64, help="Its OPIC_HISTORY_MEASURES.")] = None,
+    inflow: Annotated[
+        bool | None, typer.Option("--inflow/--no-inflow", help="Its OPIC_INFLOW, which can only be switched off.")
+    ] = None,
+    to_store: Annotated[
+        str | None, typer.Option(metavar="URL", help="Make it in another store; default: the same store.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a migration that broke off.")] = False,
+    abort: Annotated[
+        bool, typer.Option("--abort", help="End a migration that broke off; the old crawl goes on.")
+    ] = False,
+    chosen: ResultChosen,
+) -> None:
+    """Move a living crawl to another number of shards, or to other rules.
+
+    Makes a new crawl with all that the old one has: cash to the grain, histories, links, classes, metadata, leases,
+    waits, limits, dead letters, offsets. Events are accepted and questions answered meanwhile, but for a moment at the
+    end, in which the crawl takes no writes. Then workers and endpoints go on with the new crawl by themselves, and the
+    name of the old one leads to it. The old crawl stays until `opic crawls --delete` removes it.
+
+    If the process is killed, one of the two crawls is whole: --resume or --abort say which, and end it. Needs a user
+    that may remove keys.
+    """
+    from opic.migration import migrate as migration
+    from opic.store import connect
+
+    rules = {"damping": damping, "regrant": regrant, "history_measures": history_measures, "inflow": inflow}
+    given = without_none({**rules, "shards": shards})
+    _check_asked(name, given, resume=resume, abort=abort)
+    with connected(chosen, writes=True) as (settings, client), ExitStack() as stack:
+        show = stack.enter_context(showing_progress(PROGRESS_LINE_SECONDS))
+        to = client if to_store is None else stack.enter_context(connect(to_store))
+
+        def say(what: str) -> None:
+            show(0, None, what)
+
+        if abort:
+            ended = migration.abort(client, settings.crawl, to)
+            answer: dict[str, Any] = {"aborted": ended.to, "whole": settings.crawl}
+        elif resume:
+            answer = _shown(migration.resume(client, settings.crawl, to, say))
+        else:
+            answer = _shown(_begun(settings, client, to, str(name), to_store, given, say))
+    print_answer(answer, chosen.as_json)
+
+
+def _check_asked(name: str | None, given: dict[str, Any], *, resume: bool, abort: bool) -> None:
+    if resume and abort:
+        raise BadInput("--resume and --abort contradict each other: leave one out")
+    if (resume or abort) and (name is not None or given):
+        raise BadInput("--resume and --abort know what was begun: give no name and no rules with them")
+    if not (resume or abort) and name is None:
+        raise BadInput("give the new crawl a name, as in `opic migrate NAME --shards 4`; --help says more")
+    if not (resume or abort) and not given:
+        raise BadInput("nothing is to change: give --shards or a rule; for another store alone, use backup and restore")
+
+
+def _begun(  # noqa: PLR0917 - what a migration needs
+    settings: "Settings", client: Any, to: Any, name: str, to_store: str | None, given: dict[str, Any], say: "Progress"
+) -> "Report":
+    from opic.migration import migrate as migration
+    from opic.model.cash import MILLION, damping_ppm
+    from opic.redaction import without_secret
+    from opic.replica import Crawl as OpenCrawl
+    from opic.service.moves import after_moves
+    from opic.settings import RULES
+
+    stored = {RULES[rule]: value for rule, value in given.items()}
+    if "q" in stored:
+        stored["q"] = damping_ppm(stored["q"])
+    if "regrant_ppm" in stored:
+        stored["regrant_ppm"] = round(stored["regrant_ppm"] * MILLION)
+    settings = after_moves(client, settings)
+    crawl = OpenCrawl.open(client, settings.crawl, create=False, yields=settings.yields)
+    store = without_secret(to_store) if to_store is not None else ""
+    return migration.begin(crawl, to, migration.Migration(name, store, stored), say)
+
+
+def _shown(report: "Report") -> dict[str, Any]:
+    shown = asdict(report)
+    return {"migrated_to": shown.pop("to"), **{name: value for name, value in shown.items() if value not in ([], None)}}

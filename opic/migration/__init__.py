@@ -1,0 +1,1 @@
+"""Migration: a living crawl becomes another one, with another number of shards or other rules."""

@@ -1,0 +1,124 @@
+"""Where the pages of a crawl are in another one: the shard of each page's host there, and its number in that shard.
+
+Pages keep their order: that of the source, where that is one shard; else the order in which they became known, to the
+minute, since the shards' own orders say nothing of each other. Where the number of shards stays, so do the numbers.
+Pages that become known while the crawl is copied come behind those placed before, so no number changes. Forgotten pages
+are carried along: links lead to their numbers.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.arrays import Int64s, Uint16s, Uint32s
+from opic.model.page_links import picked
+from opic.replica.page_columns import BY_NAME
+from opic.replica.replica import Replica
+from opic.store.known_since import KnownSince
+from opic.urls.canonical import shard_of
+
+
+class Places:
+    """The places of all pages of a crawl. Pages of the source have one number each: shard after shard, by id.
+
+    These numbers are valid until `extend`.
+    """
+
+    def __init__(self, source: Sequence[Replica], shards: int) -> None:
+        """Place no page yet.
+
+        Args:
+            source: the replicas of the crawl's shards.
+            shards: the number of shards of the other crawl.
+        """
+        self.source, self.shards = source, shards
+        self.first = np.zeros(len(source) + 1, np.int64)  # The number of the first page of each shard; then of pages.
+        self.shard: Uint16s = np.zeros(0, np.uint16)  # By page: its shard there,
+        self.id: Int64s = np.zeros(0, np.int64)  # and its number in it.
+        self.pages: list[Int64s] = [
+            np.zeros(0, np.int64) for _ in range(shards)
+        ]  # By shard there: its pages, in order.
+        self._by_host: list[Uint16s] = [np.zeros(0, np.uint16) for _ in source]
+
+    def extend(self, since: Sequence[KnownSince]) -> None:
+        """Place the pages that have become known; `since` tells when, for each shard."""
+        before, counts = self.first, np.array([len(replica) for replica in self.source])
+        self.first = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+        shard, number = np.zeros(self.first[-1], np.uint16), np.zeros(self.first[-1], np.int64)
+        moved = self.first[:-1] - before[:-1]
+        self.pages = [self._renumbered(pages, before, moved) for pages in self.pages]
+        new, seconds = [], []
+        for at, replica in enumerate(self.source):
+            old = int(before[at + 1] - before[at])
+            kept = slice(int(before[at]), int(before[at + 1]))
+            shard[self.first[at] : self.first[at] + old] = self.shard[kept]
+            number[self.first[at] : self.first[at] + old] = self.id[kept]
+            ids = np.arange(old, len(replica))
+            shard[self.first[at] + ids] = self._of_hosts(at)[replica.host[ids]]
+            new.append(self.first[at] + ids)
+            seconds.append(since[at].of(ids))
+        pages = np.concatenate(new)
+        stays = len(self.source) in (1, self.shards)
+        order = (
+            np.argsort(shard[pages], kind="stable") if stays else np.lexsort((np.concatenate(seconds), shard[pages]))
+        )
+        pages = pages[order]
+        edges = np.searchsorted(shard[pages], np.arange(self.shards + 1))
+        for to in range(self.shards):
+            some = pages[edges[to] : edges[to + 1]]
+            number[some] = len(self.pages[to]) + np.arange(len(some))
+            self.pages[to] = np.concatenate((self.pages[to], some))
+        self.shard, self.id = shard, number
+
+    @staticmethod
+    def _renumbered(pages: Int64s, before: Int64s, moved: Int64s) -> Int64s:
+        found: Int64s = pages + moved[np.searchsorted(before, pages, side="right") - 1]
+        return found
+
+    def _of_hosts(self, shard: int) -> Uint16s:
+        """Return the shard there of each host of a shard."""
+        known, names = self._by_host[shard], self.source[shard].hosts.names
+        more = np.array([shard_of(name, self.shards) for name in names[len(known) :]], np.uint16)
+        self._by_host[shard] = np.concatenate((known, more))
+        return self._by_host[shard]
+
+    def number(self, shard: int, ids: NDArray[Any]) -> Int64s:
+        """Return the numbers of pages of a shard of the source."""
+        found: Int64s = self.first[shard] + ids.astype(np.int64)
+        return found
+
+    def split(self, pages: Int64s) -> list[tuple[int, Int64s, Uint32s]]:
+        """Return for each shard of the source that has some of the pages: where they are in `pages`, and their ids."""
+        of = np.searchsorted(self.first, pages, side="right") - 1
+        found = ((shard, np.flatnonzero(of == shard)) for shard in range(len(self.source)))
+        return [(shard, at, (pages[at] - self.first[shard]).astype(np.uint32)) for shard, at in found if len(at)]
+
+    def gathered(self, pages: Int64s, dtype: Any, of: Callable[[int, Uint32s], NDArray[Any]]) -> NDArray[Any]:
+        """Return values of pages, (n,), given a function that takes a shard of the source and ids."""
+        found = np.zeros(len(pages), dtype)
+        for shard, at, ids in self.split(pages):
+            found[at] = of(shard, ids)
+        return found
+
+    def column(self, name: str, pages: Int64s) -> NDArray[Any]:
+        """Return what the columns of the source have of pages, (n,), with 0 for the default of a sparse one."""
+        return self.gathered(
+            pages, BY_NAME[name].dtype, lambda shard, ids: self.source[shard].columns.stored(name, ids)
+        )
+
+    def prints(self, pages: Int64s) -> NDArray[np.uint64]:
+        """Return the fingerprints of pages, (n,)."""
+        return self.gathered(pages, np.uint64, lambda shard, ids: self.source[shard].index.fingerprints[ids])
+
+
+def last_of_each(counts: Int64s, most: int) -> Int64s:
+    """Return where the last `most` values of each row are in a flat array that has `counts` values of each.
+
+    >>> last_of_each(np.array([3, 0, 1]), 2)
+    array([1, 2, 3])
+    """
+    left = np.minimum(counts, most)
+    found = picked(left, np.arange(len(counts)))
+    return found + np.repeat(np.cumsum(counts - left), left)

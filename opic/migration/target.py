@@ -1,0 +1,226 @@
+"""Writes the shards of the new crawl: blocks, links, what is kept beside them, and last its head and settings."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import asdict
+from typing import Any, Final
+
+import numpy as np
+
+from opic.arrays import Int64s
+from opic.errors import StoreError
+from opic.ingest.link_keeper import SEGMENT_BYTES
+from opic.model.cash import CrawlRules
+from opic.model.page_links import PageLinks
+from opic.model.transfer import SWEEP, SWEEP_BITS
+from opic.replica.audit import audit_replica
+from opic.replica.checkpoint import (
+    URLS_A_FIELD,
+    blocks_of,
+    fields_of,
+    pack_block,
+    pack_names,
+    url_field,
+)
+from opic.replica.effect import Effect
+from opic.replica.follow import Follower
+from opic.replica.link_segment import pack_segment
+from opic.replica.packed_lines import pack_lines
+from opic.replica.replica import Replica
+from opic.replica.stored_links import LinkList
+from opic.store.connection import Client, ask
+from opic.store.keys import FORMAT, Keys
+from opic.store.known_since import ENTRY
+from opic.urls.canonical import shard_of
+
+Command = list[Any]
+CALL_BYTES_AIM: Final = 1 << 20
+# Fields of the source's meta that are not carried: they are of the rules, or of what goes on there.
+OWN_META: Final = ("restoring", "closed", "moving", "moved", "whole", "format", "shards")
+
+
+class Target:
+    """The store of the new crawl, while nobody else may open it."""
+
+    def __init__(self, client: Client, crawl: str, rules: CrawlRules, shards: int, token: str) -> None:
+        """Write nothing yet."""
+        self.client, self.rules, self.token = client, rules, token
+        self.keys = [Keys(crawl, number) for number in range(shards)]
+        self._segments: list[list[int]] = [[] for _ in self.keys]  # Bytes, by number from 1 on.
+        self._waiting: list[list[PageLinks]] = [[] for _ in self.keys]
+        self._fields = [0] * shards  # How many fields of URLs were written,
+        self._blank = [set[int]() for _ in self.keys]  # and which of them are to be written again.
+
+    def claim(self) -> None:
+        """Keep everybody out until `open`, or until it is removed."""
+        self.send([["HSET", keys.meta, "restoring", self.token] for keys in self.keys])
+
+    def send(self, commands: Iterable[Command]) -> None:
+        """Send commands, about a megabyte at a time; a claim that another process has ended stops that.
+
+        Raises:
+            StoreError: the crawl was removed, or restored, meanwhile.
+        """
+        for some in _portions(commands):
+            ask(self.client, some)
+
+    def check_claimed(self) -> None:
+        """Check that nobody else writes there.
+
+        Raises:
+            StoreError: the crawl was removed, or made, by another process.
+        """
+        found = ask(self.client, [["HGET", keys.meta, "restoring"] for keys in self.keys])
+        if any(one != self.token.encode() for one in found):
+            raise StoreError(
+                f"crawl {self.keys[0].crawl!r} was changed by another process while it was made: run `opic migrate "
+                "--abort`"
+            )
+
+    # Links.
+
+    def add_links(self, shard: int, links: PageLinks) -> Iterator[Command]:
+        """Let links of distinct pages wait for a segment; yield the commands of those that are full."""
+        waiting = self._waiting[shard]
+        waiting.append(links)
+        if sum(int(one.weights().sum()) for one in waiting) >= SEGMENT_BYTES:
+            yield self._segment(shard)
+
+    def end_links(self, lsn: int) -> Iterator[Command]:
+        """Yield the commands of the last segments, and of the lists of all."""
+        for shard, keys in enumerate(self.keys):
+            if self._waiting[shard]:
+                yield self._segment(shard)
+            sizes = self._segments[shard]
+            if sizes:
+                found = LinkList(len(sizes), lsn, tuple(range(1, len(sizes) + 1)), sum(sizes))
+                yield ["HSET", keys.link_segments, *_flat(found.fields())]
+
+    def _segment(self, shard: int) -> Command:
+        links = PageLinks.joined(self._waiting[shard])
+        links = links.take(links.last_of_each())
+        self._waiting[shard] = []
+        packed = pack_segment(links)
+        sizes = self._segments[shard]
+        sizes.append(sum(map(len, packed)))
+        return ["HSET", self.keys[shard].link_segments, f"p{len(sizes)}", packed[0], f"l{len(sizes)}", packed[1]]
+
+    # Pages.
+
+    def write_urls(self, shard: int, urls: Callable[[range], list[str]], pages: int, *, end: bool) -> Iterator[Command]:
+        """Yield the commands that write the URLs of a shard's pages that were not written yet.
+
+        Args:
+            shard: the number of the shard.
+            urls: returns those of consecutive ids, "" for forgotten pages.
+            pages: how many pages there are.
+            end: write those of the last field too, which is not full.
+        """
+        first, fields = self._fields[shard], pages // URLS_A_FIELD + (end and pages % URLS_A_FIELD > 0)
+        for number in (*sorted(self._blank[shard]), *range(first, fields)):
+            block, field, _ = url_field(number * URLS_A_FIELD)
+            ids = range(number * URLS_A_FIELD, min((number + 1) * URLS_A_FIELD, pages))
+            yield ["HSET", self.keys[shard].block(block), field, pack_lines(urls(ids))]
+        self._fields[shard] = max(first, fields)
+        self._blank[shard].clear()
+
+    def write_again(self, shard: int, page: int) -> None:
+        """Have `write_urls` write the field of a page again if it was written: the page was forgotten, or came back."""
+        if page // URLS_A_FIELD < self._fields[shard]:
+            self._blank[shard].add(page // URLS_A_FIELD)
+
+    def write_pages(self, replica: Replica, seconds: Int64s, lsn: int, token: bytes) -> Iterator[Command]:
+        """Yield the commands that write the blocks of a shard and its one record, which becomes the replica's head."""
+        keys = self.keys[replica.shard]
+        replica.books.version = 1
+        own = Effect(
+            lsn=lsn, previous=bytes(8), books=copy(replica.books), pages=replica.pages, host_count=len(replica.hosts),
+            first_page=replica.pages, restored=token,
+        )  # fmt: skip
+        record = own.pack()
+        replica.head = own.head
+        for block in range(blocks_of(replica.pages)):
+            yield ["HSET", keys.block(block), *_flat(pack_block(replica, block, fields_of(replica)))]
+        yield ["HSET", keys.names_block, *_flat(pack_names(replica, 0))]
+        yield ["XADD", keys.journal, f"{lsn}-0", "r", record]
+        yield ["HSET", keys.books, *_flat(replica.books.flat())]
+        if len(since := _since(seconds)):
+            yield ["HSET", keys.known_since, 0, since]
+
+    def write_offsets(
+        self, resume: Mapping[str, int], replicas: Sequence[Replica], *, sweeps: bool
+    ) -> Iterator[Command]:
+        """Yield the commands that say from where each partition is to be read: all shards are equally far."""
+        many = len(self.keys) > 1
+        for keys, replica in zip(self.keys, replicas, strict=True):
+            offsets = {partition: offset for partition, offset in resume.items() if offset}
+            if many and replica.classes.version and not sweeps:
+                offsets[SWEEP] = (replica.classes.version << SWEEP_BITS) + replica.pages
+            if offsets:
+                yield ["HSET", keys.offsets, *_flat(offsets)]
+        for partition, offset in resume.items() if many else ():
+            home = self.keys[shard_of(partition, len(self.keys))]
+            rests_on = {f"{partition}@{shard}": offset for shard in range(len(self.keys))}
+            yield ["HSET", home.resume, partition, offset, *_flat(rests_on)]
+
+    def write_end(self, replicas: Sequence[Replica], meta: Mapping[bytes, bytes]) -> list[Command]:
+        """Return the commands that write the heads and the settings; the crawl stays closed."""
+        kept = {name: value for name, value in meta.items() if name.decode() not in OWN_META}
+        rules: dict[str, Any] = {**asdict(self.rules), "shards": len(self.keys), "format": FORMAT}
+        rules["lineage"] = self.token
+        rules = {name: int(value) if isinstance(value, bool) else value for name, value in rules.items()}
+        if len(self.keys) > 1:
+            rules["whole"] = 1
+        commands: list[Command] = []
+        for keys, replica in zip(self.keys, replicas, strict=True):
+            commands.append(["HSET", keys.meta, *_flat(kept), *_flat(rules)])
+            commands.append(["HSET", keys.head, "lsn", replica.head.lsn, "digest", replica.head.digest])
+        return commands
+
+    def check(self, made: Sequence[Replica]) -> None:
+        """Load every shard as it is written, and recount it.
+
+        Raises:
+            StoreError: it is not what was made.
+        """
+        for keys, replica in zip(self.keys, made, strict=True):
+            loaded = Replica(self.rules, replica.shard, yields=replica.keeps_yields)
+            Follower(self.client, keys, loaded).load()
+            audit = audit_replica(loaded, 0 if replica.shard else self.rules.minted)
+            if not audit.conserved or loaded.head != replica.head or loaded.books != replica.books:
+                what = "; ".join(audit.mismatches) or "its totals differ"
+                raise StoreError(f"shard {replica.shard} of the copy is damaged: {what}")
+
+    def open(self) -> None:
+        """Open the crawl to all; shard 0 last, because opening a crawl begins with it."""
+        for keys in reversed(self.keys):
+            ask(self.client, [["HDEL", keys.meta, "restoring"]])
+
+
+def _since(seconds: Int64s) -> bytes:
+    """Return the entries that tell when the pages of a shard became known; see `opic.store.known_since`."""
+    if not len(seconds):
+        return b""
+    base = np.minimum.accumulate(seconds[::-1])[::-1]  # A page that was forgotten and came back is later than the next.
+    starts = np.flatnonzero(np.diff(base, prepend=0) > 0)
+    alone = np.flatnonzero(seconds > base)
+    entries = np.zeros(len(starts) + len(alone), ENTRY)
+    entries["page"], entries["seconds"] = np.append(starts, alone), np.append(base[starts], seconds[alone])
+    entries["alone"][len(starts) :] = 1
+    return entries.tobytes()
+
+
+def _flat(fields: Mapping[Any, Any]) -> list[Any]:
+    return [part for pair in fields.items() for part in pair]
+
+
+def _portions(commands: Iterable[Command]) -> Iterator[list[Command]]:
+    some, size = list[Command](), 0
+    for command in commands:
+        some.append(command)
+        size += sum(len(part) if isinstance(part, bytes | str) else 8 for part in command)
+        if size >= CALL_BYTES_AIM:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some

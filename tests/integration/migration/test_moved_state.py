@@ -1,0 +1,143 @@
+"""A crawl that is moved to another number of shards is the same crawl, page by page and to the grain."""
+
+from dataclasses import asdict, replace
+
+import pytest
+from backup_crawls import HALF, LOG, crossing_log, ledger_of
+from conftest import ONE_SERVER
+from logs import PARTITION
+from migrations import answers_of, links_of, moved, opened, pages_of
+from same_state import assert_same
+from servers import Server
+
+from opic.ingest import Writer
+from opic.model.classes import check_classes, encode_classes
+from opic.model.events import CrawlEvent, Record, decode_crawl_event, encode_crawl_event
+from opic.query.queries import Query
+from opic.query.snapshots import Snapshots
+from opic.replica import Crawl
+
+CHAIN = (16, 4, 1, 16, 1)
+
+
+def filled(server: Server, log: tuple[Record, ...], **options: object) -> Crawl:
+    crawl = Crawl.open(server.client(), "first", **{"keep_links": True, **options})  # type: ignore[arg-type]
+    Writer(crawl).apply(PARTITION, log)
+    Writer(crawl).drain()
+    return crawl
+
+
+@ONE_SERVER
+@pytest.mark.parametrize("log", [LOG, crossing_log()[:3_000]], ids=["a real history", "links between hosts"])
+def test_pages_links_and_totals_are_the_same_on_any_number_of_shards(servers: Server, log: tuple[Record, ...]) -> None:
+    crawl = filled(servers, log)
+    pages, links, totals, name = pages_of(crawl), links_of(crawl), answers_of(crawl), "first"
+    for at, shards in enumerate(CHAIN):
+        report = moved(servers, name, name := f"crawl{at}", shards=shards)
+        assert (report.shards, report.links_left_out) == (shards, 0)
+        now = opened(servers, name)
+        whole, parts = now.audit()
+        assert whole.conserved, whole.mismatches
+        assert (len(parts), now.resume(PARTITION)) == (shards, log[-1].offset + 1)
+        assert pages_of(now) == pages
+        assert links_of(now) == links
+        assert answers_of(now) == totals
+
+
+@ONE_SERVER
+@pytest.mark.parametrize("shards", [1, 4])
+def test_crawl_of_many_shards_is_the_same_after_it_was_moved(servers: Server, shards: int) -> None:
+    crawl = filled(servers, crossing_log()[:3_000], shards=16)
+    before = pages_of(crawl)
+    moved(servers, "first", "second", shards=shards)
+    now = opened(servers, "second")
+    assert now.audit()[0].conserved
+    after = pages_of(now)
+    assert after.keys() == before.keys()
+    for url, page in after.items():  # Only the clocks of their measures are on another axis.
+        old = before[url]
+        assert replace(page, measures=old.measures) == old
+        assert [replace(one, clock=0) for one in page.measures] == [replace(one, clock=0) for one in old.measures]
+
+
+@ONE_SERVER
+def test_estimates_of_all_windows_are_the_same(servers: Server) -> None:
+    crawl = filled(servers, crossing_log()[:3_000])
+
+    def estimates(of: Crawl) -> dict[str, dict[str, float]]:
+        query = Query(of, Snapshots(of))
+        urls = sorted(pages_of(of))[:200]
+        return {
+            policy: {one["url"]: one["importance"] for one in query.importance(urls, policy) if one is not None}
+            for policy in ("static", "interpolation", "fixed", "variable", "improved")
+        }
+
+    before = estimates(crawl)
+    moved(servers, "first", "second", shards=16)
+    for policy, found in estimates(opened(servers, "second")).items():
+        assert found == pytest.approx(before[policy], rel=1e-9), policy
+
+
+@ONE_SERVER
+def test_crawl_that_keeps_its_shard_goes_on_as_the_ledger_does(servers: Server) -> None:
+    crawl = Crawl.open(servers.client(), "first")
+    Writer(crawl).apply(PARTITION, LOG[:HALF])
+    moved(servers, "first", "second", regrant_ppm=crawl.rules.regrant_ppm)
+    now = opened(servers, "second")
+    Writer(now).apply(PARTITION, LOG[HALF:])
+    assert_same(now.shards[0], ledger_of())
+
+
+@ONE_SERVER
+@pytest.mark.parametrize("shards", [4, 1])
+def test_pages_that_show_the_same_links_as_before_do_not_move_the_bound(servers: Server, shards: int) -> None:
+    log = crossing_log()[:1_000]
+    filled(servers, log, shards=5 - shards)
+    moved(servers, "first", "second", shards=shards)
+    now = opened(servers, "second")
+    before = now.totals()
+    last = {decode_crawl_event(record.value).url: record for record in log}  # The last links of a page count.
+    again = [replace(record, offset=log[-1].offset + 1 + at) for at, record in enumerate(last.values())]
+    Writer(now).apply(PARTITION, again)
+    after = now.totals()
+    assert after.reads == before.reads + len(again)
+    assert (after.drift_plus, after.drift_minus) == (before.drift_plus, before.drift_minus)
+    assert now.audit()[0].conserved
+
+
+@ONE_SERVER
+def test_classes_go_along_and_hold_for_new_pages(servers: Server) -> None:
+    classes = check_classes([{"name": "some", "weight": 3.0, "hosts": ["h1.org", "h2.org"]}])
+    log = crossing_log()[:500]
+    crawl = filled(servers, log)
+    define = Record(log[-1].offset + 1, log[-1].time_us + 1, encode_classes(classes), "classes")
+    Writer(crawl).apply(PARTITION, [define])
+    cash = {url: page.v for url, page in pages_of(crawl).items()}
+    for name, to, shards in (("first", "second", 4), ("second", "third", 1)):
+        moved(servers, name, to, shards=shards)
+        now = opened(servers, to)
+        Writer(now).drain()
+        assert {url: page.v for url, page in pages_of(now).items()} == cash
+        assert {page.slot for url, page in pages_of(now).items() if "//h1.org/" in url} == {1}
+        assert now.audit()[0].conserved
+    event = encode_crawl_event(CrawlEvent(url="http://h1.org/new"))
+    Writer(now).apply(PARTITION, [Record(define.offset + 1, define.time_us + 1, event)])
+    assert pages_of(now)["http://h1.org/new"].slot == 1
+
+
+@ONE_SERVER
+def test_rules_may_change_and_what_follows_is_said(servers: Server) -> None:
+    crawl = filled(servers, LOG)
+    before = pages_of(crawl)
+    report = moved(servers, "first", "second", q=300_000, measures_max=2, inflow=False, regrant_ppm=20_000)
+    assert len(report.notes) == 2
+    now = opened(servers, "second")
+    rules = asdict(now.rules)
+    assert (rules["q"], rules["measures_max"], rules["inflow"], rules["regrant_ppm"]) == (300_000, 2, False, 20_000)
+    for url, page in pages_of(now).items():
+        assert list(page.measures) == list(before[url].measures)[-2:]
+        assert (page.v, page.spent) == (before[url].v, before[url].spent)
+    audit, _ = now.audit()
+    assert audit.conserved, audit.mismatches
+    books = now.totals()
+    assert books.error_bound(now.rules.minted, now.rules.q) > 0.5
