@@ -267,6 +267,7 @@ def test_each_benchmark_runs_small_in_a_test() -> None:
             ("--free", "6000", "--denied", "500", "--rounds", "3", "--changes", "2"),
         ),
         ("bench_export.py", ("--pages", "2000")),
+        ("bench_migrate.py", ("--pages", "2000", "--events-per-s", "20", "--next-per-s", "5", "--traffic", "1")),
         ("bench_archives.py", ("--pages", "50")),
         ("bench_archive_writers.py", ("--archives", "3", "--writers", "warcio")),
         pytest.param("bench_scrapy.py", ("--pages", "50", "--rounds", "1"), marks=pytest.mark.thorough),

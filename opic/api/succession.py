@@ -74,9 +74,9 @@ class Succession:
         former = self._service.backend
         try:
             self._service.succeed()
-            self._service.backend.crawl.follow()
             self._metrics.show(self._service.backend)
             self.current = self._make(instance=self.current.instance)  # Commands know it by that.
+            self._holds = False  # Events need no replicas, which are read first by the next question.
         except StoreError as error:
             log.error("can't go on with the crawl that took the place of this one: %s", error)
             return

@@ -89,6 +89,7 @@ def _begun(  # noqa: PLR0917 - what a migration needs
     from opic.replica import Crawl as OpenCrawl
     from opic.service.moves import after_moves
     from opic.settings import RULES
+    from opic.store.durability import Durability
 
     stored = {RULES[rule]: value for rule, value in given.items()}
     if "q" in stored:
@@ -96,7 +97,8 @@ def _begun(  # noqa: PLR0917 - what a migration needs
     if "regrant_ppm" in stored:
         stored["regrant_ppm"] = round(stored["regrant_ppm"] * MILLION)
     settings = after_moves(client, settings)
-    crawl = OpenCrawl.open(client, settings.crawl, create=False, yields=settings.yields)
+    durability = Durability(settings.durability, settings.wait_replicas, settings.wait_seconds)
+    crawl = OpenCrawl.open(client, settings.crawl, create=False, durability=durability, yields=settings.yields)
     store = without_secret(to_store) if to_store is not None else ""
     return migration.begin(crawl, to, migration.Migration(name, store, stored), say)
 

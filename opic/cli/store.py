@@ -166,8 +166,10 @@ def backup(directory: Directory, *, chosen: ResultChosen) -> None:
     """
     from opic.ops import backup as backups
     from opic.replica import Crawl as OpenCrawl
+    from opic.service.moves import after_moves
 
-    with connected(chosen) as (settings, client), showing_progress(PROGRESS_LINE_SECONDS) as show:
+    with connected(chosen) as (named, client), showing_progress(PROGRESS_LINE_SECONDS) as show:
+        settings = after_moves(client, named)
         found = OpenCrawl.open(client, settings.crawl, settings.rules_given(), create=False)
         manifest = backups.backup(
             found, directory, lambda done, total: show(done, total, f"{done:,} of {total:,} blocks copied")
@@ -320,7 +322,7 @@ def crawls(
     with connected(chosen, writes=delete is not None) as (settings, client):
         if delete is None:
             answer = {"crawls": [asdict(one) for one in crawls_of(client)]}
-            print_list(("name", "shards", "known_pages", "read_pages"), answer, "crawls", chosen.as_json)
+            print_list(("name", "shards", "known_pages", "read_pages", "moved_to"), answer, "crawls", chosen.as_json)
             return
         _confirm(f"Delete crawl {delete!r} and all its data?", yes)
         removed = delete_crawl(client, delete, force=force)

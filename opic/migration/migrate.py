@@ -197,6 +197,7 @@ class Move:
                     "the store restarted, or the keeping of links began or ended meanwhile: try again"
                 )
             self._target.check_claimed()
+            self._target.await_durable(crawl.shards[0].durability)
             self._source.end(token, seen, self._migration.moved)
             keys = [shard.keys for shard in crawl.shards]
             finish(crawl.client, keys, self._target.client, self._migration, self._shards)

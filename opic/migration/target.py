@@ -1,6 +1,7 @@
 """Writes the shards of the new crawl: blocks, links, what is kept beside them, and last its head and settings."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from copy import copy
 from dataclasses import asdict
 from typing import Any, Final
@@ -28,7 +29,8 @@ from opic.replica.link_segment import pack_segment
 from opic.replica.packed_lines import pack_lines
 from opic.replica.replica import Replica
 from opic.replica.stored_links import LinkList
-from opic.store.connection import Client, ask
+from opic.store.connection import Client, Line, ask, store_errors
+from opic.store.durability import Durability, await_durable
 from opic.store.keys import FORMAT, Keys
 from opic.store.known_since import ENTRY
 from opic.urls.canonical import shard_of
@@ -76,6 +78,17 @@ class Target:
                 f"crawl {self.keys[0].crawl!r} was changed by another process while it was made: run `opic migrate "
                 "--abort`"
             )
+
+    def await_durable(self, durability: Durability) -> None:
+        """Wait until all that was written is as durable as events are: the old crawl ends next.
+
+        Raises:
+            StoreUnavailable: it is not in time.
+        """
+        if durability.wanted:
+            for keys in self.keys:
+                with closing(Line(self.client, keys.head)) as line, store_errors():
+                    await_durable(line, keys, durability)
 
     # Links.
 

@@ -13,7 +13,7 @@ from opic.ingest.heartbeats import ALIVE_SECONDS, plain_duration, workers_seen
 from opic.replica import Crawl
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
-from opic.store.recognition import ANEW, lost_part
+from opic.store.recognition import ANEW, MOVED, lost_part
 from opic.store.scan import key_names
 from opic.store.shard import books_of
 
@@ -30,6 +30,7 @@ class CrawlSize:
     shards: int
     known_pages: int
     read_pages: int
+    moved_to: str = ""  # The crawl that took its place.
 
 
 def crawls_of(client: Client) -> list[CrawlSize]:
@@ -41,12 +42,14 @@ def crawls_of(client: Client) -> list[CrawlSize]:
     }
     for name in sorted(names):
         with store_errors():
-            shards = int(client.hget(Keys(name, 0).meta, "shards") or 1)
+            found_shards, moved = client.hmget(Keys(name, 0).meta, "shards", MOVED)
+            shards = int(found_shards or 1)
             with client.pipeline(transaction=False) as pipe:
                 for number in range(shards):
                     pipe.hgetall(Keys(name, number).books)
                 books = [books_of(stored) for stored in pipe.execute()]
-        found.append(CrawlSize(name, shards, sum(one.live for one in books), sum(one.open for one in books)))
+        pages = sum(one.live for one in books), sum(one.open for one in books)
+        found.append(CrawlSize(name, shards, *pages, (moved or b"").decode().partition(" ")[0]))
     return found
 
 

@@ -22,6 +22,7 @@ from opic.replica.stored_links import read_list
 from opic.service.backend import Backend
 from opic.service.embedded import EmbeddedServer
 from opic.service.known_crawls import KnownCrawls
+from opic.service.moves import after_moves
 from opic.settings import Settings
 from opic.store import connect
 from opic.store.cluster import Cluster
@@ -327,6 +328,9 @@ def _rights(servers: Sequence[Any], infos: Sequence[dict[str, Any]]) -> Finding:
 
 
 def _crawl(settings: Settings, url: str, client: Any, log_answers: bool) -> Iterator[Finding]:
+    named, settings = settings.crawl, after_moves(client, settings)
+    if settings.crawl != named:
+        yield Finding("crawl", "warn", f"{named} was moved to {settings.crawl}: set OPIC_CRAWL={settings.crawl}")
     keys = Keys(settings.crawl, 0)
     with store_errors():
         meta = client.hgetall(keys.meta)

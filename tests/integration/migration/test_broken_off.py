@@ -261,6 +261,13 @@ def test_commands_say_what_they_did(valkey: Server) -> None:
     assert status == 0
     assert (said["migrated_to"], said["shards"], len(said["notes"])) == ("second", 4, 1)
     assert said["pages"] == len(pages_of(opened(valkey, "second")))
+    told = run_here(["doctor", "--store", valkey.url, "--crawl", "first"], environment())
+    assert "first was moved to second: set OPIC_CRAWL=second" in told.stdout
+    listed = json.loads(run_here(["crawls", "--store", valkey.url, "--json"], environment()).stdout)["crawls"]
+    assert [(one["name"], one["shards"], one["moved_to"]) for one in listed] == [
+        ("first", 1, "second"),
+        ("second", 4, ""),
+    ]
     status, said = run("third", "--shards", "2")  # By the name of the first: that leads to the second.
     assert (status, said["shards"]) == (0, 2)
     assert opened(valkey, "third").rules.q == 300_000

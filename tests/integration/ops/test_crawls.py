@@ -80,7 +80,7 @@ def test_command_lists_and_deletes(valkey: Server) -> None:
         found = CliRunner().invoke(app, ["crawls", "--store", valkey.url, "--json", *words])
         return found.exit_code, json.loads(found.stdout) if found.exit_code == 0 else str(found.exception)
 
-    sizes = {"name": "rehearsal", "shards": 1, "known_pages": 3, "read_pages": 1}
+    sizes = {"name": "rehearsal", "shards": 1, "known_pages": 3, "read_pages": 1, "moved_to": ""}
     assert run() == (0, {"crawls": [sizes]})
     assert run("--delete", "rehearsal", "--yes")[1]["deleted"] == "rehearsal"
     assert run() == (0, {"crawls": []})
