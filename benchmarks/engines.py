@@ -79,6 +79,8 @@ TOOLS = [
          {"default": {}, "set": {"directed": 1, "tolerance": 1e-12}}, small_only=True),
     Tool("GraphX", "maven", ["org.apache.spark:spark-graphx_2.13:4.0.1"], "ByGraphX",
          {"tolerance .01": {}, "50 steps": {"steps": 50}, "links alone": {"links_alone": 1}}, small_only=True),
+    Tool("pagerank_spark.py on PySpark", "pypi", ["pyspark==4.0.1", "pyarrow"], "pyspark",
+         {"bound 1e-6": {"bound": 1e-6}}, small_only=True),
     Tool("crate graph", "crates", ["graph =0.3.2"], "graph",
          {"default": {"steps": 20, "tolerance": 1e-4}, "set": {"steps": 1_000, "tolerance": 1e-12}}),
     Tool("petgraph", "crates", ["petgraph =0.8.3"], "petgraph",

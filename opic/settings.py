@@ -99,7 +99,7 @@ class Settings(BaseSettings):
     max_links_bytes: Annotated[int, Field(ge=1_024)] | None = None  # The default is half of the machine's memory.
     track: Literal["off", "links"] = "off"
     bound: Annotated[float, Field(gt=0, lt=2)] = 0.01
-    policy: Literal["exact", "static", "interpolation", "fixed", "variable", "improved"] | None = (
+    policy: Literal["exact", "static", "interpolation", "fixed", "variable", "improved", "loaded"] | None = (
         None  # The default depends on `virtual`.
     )
     window_rounds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 8.0

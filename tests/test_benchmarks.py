@@ -182,6 +182,15 @@ def test_benchmark_of_exports_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_benchmark_of_loaded_importance_runs(tmp_path: Path) -> None:
+    found = run_benchmark("bench_loaded.py", tmp_path / "loaded.json", "--pages", "2000")
+    assert found["pages"] == 2_000
+    assert found["store_bytes_a_page"] < 5
+    assert found["error_bound"] < 1e-5
+    assert found["off_by"] < 1e-5
+
+
+@pytest.mark.slow
 def test_benchmark_of_forgetting_runs(tmp_path: Path) -> None:
     found = run_benchmark("bench_forget.py", tmp_path / "forget.json", "--pages", "2000", "--reads", "100")
     assert found["forgotten"] == 200
@@ -268,6 +277,7 @@ def test_each_benchmark_runs_small_in_a_test() -> None:
         ),
         ("bench_export.py", ("--pages", "2000")),
         ("bench_migrate.py", ("--pages", "2000", "--events-per-s", "20", "--next-per-s", "5", "--traffic", "1")),
+        ("bench_loaded.py", ("--pages", "2000")),
         ("bench_archives.py", ("--pages", "50")),
         ("bench_archive_writers.py", ("--archives", "3", "--writers", "warcio")),
         pytest.param("bench_scrapy.py", ("--pages", "50", "--rounds", "1"), marks=pytest.mark.thorough),

@@ -78,6 +78,30 @@ def by_kuzu(pages, links, given):
     return found["rank"].to_numpy()
 
 
+def by_pyspark(pages, links, given):
+    import tempfile
+    from pathlib import Path
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyspark.sql import SparkSession
+
+    sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+    from pagerank_spark import pagerank, read_graph
+
+    session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    spark = session.config("spark.sql.shuffle.partitions", 2).getOrCreate()
+    with tempfile.TemporaryDirectory() as folder:  # In the form of `opic export --links`.
+        ends = links.astype(np.int64)
+        pq.write_table(pa.table({"url": list(map(str, range(pages))), "state": ["read"] * pages}), f"{folder}/pages")
+        pq.write_table(pa.table({"from": ends[:, 0], "to": ends[:, 1]}), f"{folder}/links")
+        found, _, _ = pagerank(*read_graph(spark, f"{folder}/pages", f"{folder}/links"), **given)
+        ranks = np.full(pages, np.nan)
+        for row in found.select("row", "importance").collect():
+            ranks[row.row] = row.importance
+    return ranks
+
+
 def main():
     tool, graph, ranks, given = sys.argv[1:]
     numbers = np.fromfile(graph, np.int32)

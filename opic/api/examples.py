@@ -139,6 +139,7 @@ ANSWERS: Final[dict[str, Example]] = {
     "LocalListKept": {"domain": "a.example", "pages": 1},
     "Audit": {**_books, "shards": [{"shard": 0, **_books, "mismatches": []}]},
     "Stats": {
+        **{"loaded_at": NOW - 3_600, "loaded_as_of": NOW - 86_400, "loaded_error_bound": 1e-6, "loaded_pages": 4},
         **{"known_pages": 4, "read_pages": 3, "clock": 9_437_184, "rounds": 1.125, "lag": 0, "given_up_pages": 0},
         **{"undelivered": 0, "pool": _books["virtual"], "granted_rounds": 1.02, "shards": 1, "kept_links": "kept"},
         **{"warnings": [], "policy": "exact", "error_bound": 0.0071, "as_of": NOW},

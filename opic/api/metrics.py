@@ -55,7 +55,7 @@ SHARE_MAX: Final = 0.05  # Maximum share of the time for audits, and the same fo
 REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 POLICIES_OF: Final = {"refresh": RECRAWLS, "discover": EXPANSIONS}  # By mode.
 ASKED: Final = [(mode, policy) for mode in MODES for policy in ("", *POLICIES_OF.get(mode, ()))]
-ORDERS: Final = ("exact", "cash")
+ORDERS: Final = ("exact", "loaded", "cash")
 ITEM_STATUSES: Final = ("ok", "skipped", "fail")
 METHODS: Final = ("GET", "POST", "PUT")  # HEAD counts as GET. A route matches before its methods are checked.
 OUTCOMES: Final = {
@@ -93,7 +93,9 @@ class Metrics:
             for some in (True, False)
             for asked in ASKED
         }
-        about = "Calls of POST /v1/next where links are kept, by what pages came by: exact importance or cash."
+        about = (
+            "Calls of POST /v1/next where links are kept, by what pages came by: exact or loaded importance, or cash."
+        )
         orders = Counter("opic_suggestion_orders", about, ("order",), registry=self._registry)
         self._orders = {order: orders.labels(order) for order in ORDERS}
         about = "Items that URLFrontier's clients put, by what they were answered."
@@ -186,6 +188,7 @@ class _Collector(Collector):
         yield from _of_books(seen.books)
         yield Count("opic_rounds", "The clock in rounds.", self._rounds(seen.books) / (1 << ROUND_BITS))
         yield from _of_links(seen.links)
+        yield from _of_loaded(seen.loaded_at)
         yield from _of_cash(self._backend, seen)
         yield from _of_work(self._backend.settings, seen)
         yield from _of_frontier(seen, self._census.lately(FIRST_SECONDS))
@@ -279,6 +282,7 @@ class _Seen:
     policy: str  # The default one,
     error_bound: float | None  # and the bound of its estimates; None if it has none, as under the continuous payout.
     links: list[LinkList]  # Which segments of kept links each shard has.
+    loaded_at: float  # When importance was loaded; 0 if none was.
     servers: list[Mapping[str, Any]]  # INFO of each server, in order of their names.
 
     @classmethod
@@ -317,6 +321,7 @@ class _Seen:
             policy,
             (NOTHING_SAID if bound is None else bound) if bounded else None,
             list(map(LinkList.of, links)),
+            loaded.loaded_at if (loaded := backend.snapshots.loaded.about()) is not None else 0.0,
             _servers(crawl.client),
         )
 
@@ -346,6 +351,12 @@ def _of_links(links: Sequence[LinkList]) -> Iterator[Metric]:
     yield Gauge("opic_kept_link_segments", "Segments of kept links.", sum(len(one.live) for one in links))
     about = "Merges of segments of kept links: each took over from several what still counted."
     yield Count("opic_kept_link_merges", about, sum(one.merges for one in links))
+
+
+def _of_loaded(loaded_at: float) -> Iterator[Metric]:
+    if loaded_at:
+        about = "Time since importance that was computed elsewhere was loaded."
+        yield Gauge("opic_loaded_importance_age_seconds", about, max(time.time() - loaded_at, 0.0))
 
 
 def _of_cash(backend: Backend, seen: _Seen) -> Iterator[Metric]:

@@ -64,9 +64,9 @@ class OfPolicy(Given, frozen=True):
     policy: Annotated[
         Policy | None,
         about(
-            "exact: PageRank of the known graph, from kept links. Else from cash, and the policy is what of the past "
-            "counts. Default: OPIC_POLICY, else exact; without kept links static, or interpolation under "
-            "OPIC_VIRTUAL=continuous."
+            "exact: PageRank of the known graph, from kept links. loaded: as computed elsewhere. Else from cash, and "
+            "the policy is what of the past counts. Default: OPIC_POLICY, else exact; without kept links static, or "
+            "interpolation under OPIC_VIRTUAL=continuous."
         ),
     ] = None
     window: Annotated[

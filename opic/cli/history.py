@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from opic.cli.calls import asked
-from opic.cli.options import Plot, ServiceChosen, choosing, event_files, without_none
+from opic.cli.options import Plot, ServiceChosen, choosing, event_files, moment_us, without_none
 from opic.cli.output import print_json, print_list, print_rows
 from opic.cli.pages import Policy, Url, Window
 from opic.cli.pictures import Panel, write_plot
@@ -94,7 +94,7 @@ def _print_recorded(  # noqa: PLR0917 - options of one command
     if not events:
         raise BadInput(f"{', '.join(map(str, files))}: contains no crawl event")
     first, last = (limit(event.time_us for event in events) for limit in (min, max))
-    times = [_time_us(at)] if at else [first + (last - first) * i // (POINTS - 1) for i in range(POINTS)]
+    times = [moment_us("--at", at)] if at else [first + (last - first) * i // (POINTS - 1) for i in range(POINTS)]
     past = RecordedPast(events, CrawlRules(measures_max=MEASURES, normalize=settings.limits().normalization.text))
     # A window of the clock may need many measures; `variable` takes as many as the service would, not 64.
     measures = settings.history_measures
@@ -139,20 +139,6 @@ def _timed_events(files: Sequence[Path]) -> Iterator["TimedEvent"]:
                 yield TimedEvent(time_us(fetched_at, now), value)
             except BadEvent as error:
                 raise BadInput(f"{path}:{number}: {error}") from None
-
-
-def _time_us(text: str) -> int:
-    """Read a time: Unix seconds, or an ISO date or time, UTC unless it says otherwise."""
-    try:
-        if text.replace(".", "", 1).isdigit():
-            return round(float(text) * MILLION)
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise BadInput(
-            f"--at {text} is neither Unix seconds nor a time such as 2024-05-01 or 2024-05-01T12:00Z"
-        ) from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * MILLION)
 
 
 def _draw(path: Path, title: str, points: Sequence[tuple[float, float]], y: str) -> None:

@@ -70,6 +70,7 @@ app.add_typer(definitions.rules_app, name="rules")
 app.add_typer(definitions.politeness_app, name="politeness")
 for command in (store.stats, store.series, store.audit, results.verify, doctor, results.export, results.compare):
     app.command()(command)
+app.command()(results.load_importance)
 for command in (store.backup, store.restore, migrate, store.begin_anew, store.crawls):
     app.command()(command)
 app.add_typer(topics_app, name="topics")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, get_type_hints
 
@@ -261,3 +262,21 @@ def numbered_lines(file: Path) -> Iterator[tuple[int, str]]:
         raise BadInput(f"--file {file}: {error}") from None
     lines = enumerate(map(str.strip, text.splitlines()), 1)
     return ((number, line) for number, line in lines if line and not line.startswith("#"))
+
+
+def moment_us(option: str, text: str) -> int:
+    """Read the time that an option has: Unix seconds, or an ISO date or time, UTC unless it says otherwise.
+
+    Raises:
+        BadInput: it is neither.
+    """
+    try:
+        if text.replace(".", "", 1).isdigit():
+            return round(float(text) * 1e6)
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadInput(
+            f"{option} {text} is neither Unix seconds nor a time such as 2024-05-01 or 2024-05-01T12:00Z"
+        ) from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1e6)

@@ -6,8 +6,9 @@ from typing import Annotated, Any, Final, Literal, cast
 
 import typer
 
-from opic.cli.options import FOUND_A_PROBLEM, File, ResultChosen, choosing, opened
+from opic.cli.options import FOUND_A_PROBLEM, File, ResultChosen, choosing, moment_us, opened
 from opic.cli.output import print_answer, print_fields, print_json, print_rows, showing_progress
+from opic.errors import BadInput
 
 PROGRESS_LINE_SECONDS: Final = 5.0
 ExportFormat = Literal["parquet", "csv", "jsonl", "cc-ranks"]  # What `export` writes.
@@ -45,6 +46,47 @@ def _plain_export(answer: Mapping[str, Any]) -> dict[str, object]:
     """
     left: dict[str, object] = {**answer, "files": ", ".join(answer["files"]), **answer["settings"]}
     return {name: value for name, value in left.items() if value is not None and not isinstance(value, list | dict)}
+
+
+@choosing
+def load_importance(
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", show_default=False)] = None,
+    *,
+    as_of: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="When the export was made: its `as_of`, or an ISO time."),
+    ] = None,
+    bound: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=2, help="Bound on the L1 distance from exact PageRank. Default: one step on the kept links."
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Take FILE although its sum, or unknown or missing pages, speak against it.")
+    ] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove what was loaded; without FILE.")] = False,
+    chosen: ResultChosen,
+) -> None:
+    """Load importance that another program computed from an export: policy loaded, until the next load.
+
+    FILE is a table with columns url and importance (Parquet, CSV, JSON Lines), or lines URL SCORE; text may be gzipped;
+    or a directory of such files. It is taken whole or not at all. A page that the file lacks, or that becomes known
+    later, has its share by cash.
+    """
+    from opic.ops import load_importance as loads
+
+    if remove == (file is not None):
+        raise BadInput("give a FILE to load, or --remove")
+    with opened(chosen) as backend, showing_progress(PROGRESS_LINE_SECONDS) as show:
+        if file is None:
+            answer = loads.remove_importance(backend.query)
+        else:
+            at = None if as_of is None else moment_us("--as-of", as_of) / 1e6
+            answer = loads.load_importance(
+                backend.query, file, as_of=at, error_bound=bound, force=force, on_progress=show
+            )
+    print_answer(answer, chosen.as_json)
 
 
 @choosing

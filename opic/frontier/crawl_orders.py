@@ -22,6 +22,7 @@ from opic.query.coverage import CoverageQuery, CoverageView
 from opic.query.fetch_order import FetchOrder, FetchView
 from opic.query.kept_links import KeptLinks
 from opic.query.link_scores import LinkScores
+from opic.query.loaded_order import LoadedOrder
 from opic.replica import Crawl
 from opic.replica.effect import Head
 
@@ -123,7 +124,11 @@ class CrawlOrders:
     """The orders of a moment ago; the same ones until what they come from changes. For any thread."""
 
     def __init__(
-        self, crawl: Crawl, coverage: CoverageQuery | None, worth: FetchOrder | None, links: KeptLinks | None
+        self,
+        crawl: Crawl,
+        coverage: CoverageQuery | None,
+        worth: FetchOrder | LoadedOrder | None,
+        links: KeptLinks | None,
     ) -> None:
         """Compute nothing before the first call; the parameters are those of `opic.frontier.Frontier`."""
         self._crawl, self._coverage, self._worth, self._links = crawl, coverage, worth, links

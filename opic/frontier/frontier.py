@@ -44,6 +44,7 @@ from opic.model.classes import OTHERS
 from opic.query.coverage import CoverageQuery
 from opic.query.fetch_order import FetchOrder
 from opic.query.kept_links import KeptLinks
+from opic.query.loaded_order import LoadedOrder
 from opic.replica import Crawl
 from opic.urls.canonical import URL_BYTES_MAX, canonical_host, canonical_url, host_of
 
@@ -72,7 +73,7 @@ class Frontier:
         pending: Callable[[], bool] = lambda: False,
         coverage: CoverageQuery | None = None,
         links: KeptLinks | None = None,
-        worth: FetchOrder | None = None,
+        worth: FetchOrder | LoadedOrder | None = None,
         domain_bytes: int = DOMAIN_BYTES,
         shares: Shares = static_shares,
     ) -> None:
@@ -95,7 +96,9 @@ class Frontier:
         """
         self.crawl, self.politeness = crawl, politeness or PolitenessSettings()
         self.admission, self._orders = admission, CrawlOrders(crawl, coverage, worth, links)
-        self._terms = FrontierTerms(self.politeness, discovery, strategy, share, domain_bytes)
+        self._terms = FrontierTerms(
+            self.politeness, discovery, strategy, share, domain_bytes, importance=worth.name if worth else "exact"
+        )
         self._scheduler = FrontierScheduler(crawl, self._terms, admission, pending, self._orders, shares=shares)
         self._shares = shares
 

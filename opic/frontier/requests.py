@@ -62,10 +62,11 @@ class FrontierTerms:
     strategy: str = GREEDY  # What orders pages; see `opic.frontier.page_keys`.
     share: float | None = None  # Fraction of never-read pages in answers with mode "any"; purely by cash if None.
     domain_bytes: int = DOMAIN_BYTES  # For cached hosts and pages of the domains that requests name.
+    importance: str = "exact"  # Which importance pages come by, once there is some.
 
     def order(self, *, ranked: bool) -> str:
-        """Name what orders pages, by importance if `ranked`: exact, cash, random or cycle."""
-        return "exact" if ranked else "cash" if self.strategy == GREEDY else self.strategy
+        """Name what orders pages, by importance if `ranked`: exact or loaded, else cash, random or cycle."""
+        return self.importance if ranked else "cash" if self.strategy == GREEDY else self.strategy
 
     def key(self, cash: int, *, read: bool) -> float:
         """Return a page's key in the greedy order: at least one grain, because a key of 0 is not offered."""

@@ -4,7 +4,19 @@ from typing import Annotated
 
 from msgspec import Struct, field
 
-from opic.messages.terms import AsOf, LaterAsOf, Next, RankAsOf, Share, Window, about, always
+from opic.messages.terms import (
+    AsOf,
+    LaterAsOf,
+    LoadedAsOf,
+    LoadedAt,
+    LoadedBound,
+    Next,
+    RankAsOf,
+    Share,
+    Window,
+    about,
+    always,
+)  # fmt: skip
 
 
 class Importance(Struct, frozen=True):
@@ -40,6 +52,9 @@ class Importance(Struct, frozen=True):
         None
     )
     rank_as_of: RankAsOf = None
+    loaded_at: LoadedAt = None
+    loaded_as_of: LoadedAsOf = None
+    loaded_error_bound: LoadedBound = None
 
 
 class OneImportance(Importance, frozen=True, kw_only=True):
@@ -86,6 +101,9 @@ class Site(Struct, frozen=True):
     pages: Annotated[int, about("Number of its known pages that are not gone.")]
     read_pages: Annotated[int, about("Number of these pages that were read.")]
     error_bound: Annotated[float | None, about("As of importance; also of all sites.")] = None
+    loaded_at: LoadedAt = None
+    loaded_as_of: LoadedAsOf = None
+    loaded_error_bound: LoadedBound = None
 
 
 class Host(Site, frozen=True, kw_only=True):
@@ -221,7 +239,7 @@ class Spent(Struct, frozen=True):
 class Estimate(Struct, frozen=True):
     """How the importance is computed: `value`, the result of the formula, divided by `of`."""
 
-    rule: Annotated[str, about("static, or the rule that the window policy applied to this page.")]
+    rule: Annotated[str, about("static, exact, loaded, or the rule that the window policy applied to this page.")]
     formula: Annotated[str, about("Formula in the names of `numbers`; a negative result counts as 0.")]
     numbers: Annotated[
         dict[str, float], about("Values of the names in the formula, in grains of cash or of the clock.")

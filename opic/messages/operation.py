@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
-from opic.messages.terms import AsOf, about, always
+from opic.messages.terms import AsOf, LoadedAsOf, LoadedAt, LoadedBound, about, always
 
 
 class Audit(Struct, frozen=True):
@@ -56,6 +56,10 @@ class Stats(Struct, frozen=True):
         int | None,
         about("Known pages outside the scope; on a large store, those judged so far. Absent without a scope."),
     ] = None
+    loaded_at: LoadedAt = None
+    loaded_as_of: LoadedAsOf = None
+    loaded_error_bound: LoadedBound = None
+    loaded_pages: Annotated[int | None, about("Known pages that were in the file that was loaded.")] = None
     undelivered: Annotated[int | None, always("Deposits and grants on their way between shards.")] = None
     warnings: Annotated[list[str], always("What an operator should see to; see /readyz.")] = []
     kept_links: Annotated[

@@ -63,6 +63,8 @@ def _importance(answer: Mapping[str, Any]) -> list[str]:
     numbers = estimate["numbers"]
     if estimate["rule"] == "exact":
         found = [f"{share} of the visits of a random surfer on the links as last read are to this page: its PageRank."]
+    elif estimate["rule"] == "loaded":
+        found = [f"{share} is its importance as it was computed elsewhere and loaded."]
     elif estimate["rule"] == "static":
         found = [
             f"{share} of all cash went to this page: its reads passed on {_short(numbers['H'])} grains, and it holds "

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 else:
     OrNull = Optional
 
-Policy = Literal["exact", "static", "interpolation", "fixed", "variable", "improved"]
+Policy = Literal["exact", "static", "interpolation", "fixed", "variable", "improved", "loaded"]
 Mode = Literal["any", "discover", "refresh", "coverage"]
 TopBy = Literal["importance", "inlinks"]
 TopState = Literal["unread", "read", "excluded"]
@@ -55,6 +55,13 @@ Position = Annotated[
 ]
 AsOf = Annotated[float, about("Time of the state that this answer shows, in Unix seconds.")]
 LaterAsOf = Annotated[float | None, always("Time of the state that this answer shows, in Unix seconds.")]
+LoadedAt = Annotated[float | None, about("By policy loaded: when importance was loaded, in Unix seconds.")]
+LoadedAsOf = Annotated[
+    float | None, about("Of when the graph is that it was computed from, in Unix seconds; null if unknown.")
+]
+LoadedBound = Annotated[
+    float | None, about("Bound on its L1 distance from exact PageRank as of the load; null if unknown.")
+]
 RankAsOf = Annotated[
     float | None,
     about("Time of the state that the ranks are computed from, in Unix seconds; present only if older than `as_of`."),

@@ -25,6 +25,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import inf
 from typing import Final, NamedTuple
 
 from opic.errors import BadInput
@@ -87,8 +88,10 @@ class Window:
         text = shown(given) if isinstance(given, str) else str(given) if plain else "…"
         raise BadInput(f"window={text} is {FORMS}")
 
-    def shown(self) -> float | str:
-        """Return the window as shown in answers: a number of rounds, or a string without redundant digits."""
+    def shown(self) -> float | str | None:
+        """Return the window as shown in answers: a number of rounds, a string, or None if there is none."""
+        if self == NO_WINDOW:
+            return None
         return f"{self.amount!r}".removesuffix(".0") + self.unit if self.unit else self.amount
 
     def grains(self, series: Sequence[Entry], books: Books, round_grains: int) -> float:
@@ -116,6 +119,9 @@ class Window:
             missing = (ago - (rounds[-1] - rounds[0])) / (1 << ROUND_BITS)
             grains = clocks[-1] - clocks[0] + missing * round_grains
         return max(grains, 1.0)
+
+
+NO_WINDOW: Final = Window(inf)  # Of a policy that has estimates of its own, but no window.
 
 
 def _moved(axis: Sequence[int], clocks: Sequence[int], ago: float) -> float | None:

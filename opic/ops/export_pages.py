@@ -228,13 +228,13 @@ def _picture(query: Query, metas: MetaCopy) -> CrawlPicture | None:
     policy, span = query.policy_of(None, None)
     if policy == EXACT:
         exact = query.exact_view(further=True)
-        snapshot = Snapshot.of(query.crawl.as_of, query.crawl)
+        snapshot = Snapshot.of(query.crawl.as_of, query.crawl, loaded=query.snapshots.loaded)
         if snapshot.heads != exact.heads:
             return None
         view: View | None = exact
     else:
         query.crawl.follow()
-        snapshot = Snapshot.of(query.crawl.as_of, query.crawl)
+        snapshot = Snapshot.of(query.crawl.as_of, query.crawl, loaded=query.snapshots.loaded)
         view = None if span is None else snapshot.view(policy, span)
     known = (snapshot.state & Flag.KNOWN) != 0
     rows = np.where(known, np.cumsum(known) - 1, -1)

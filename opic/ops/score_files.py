@@ -4,10 +4,11 @@ import csv
 import gzip
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, TextIO
+from typing import Final, Literal, TextIO, cast
 
 from opic.errors import BadInput, BadUrl
 from opic.ops.export import check_parquet
@@ -44,51 +45,95 @@ def read_scores(path: Path, canonical: Canonical) -> ScoreFile:
     Raises:
         BadInput: it can't be read, or has none of the known forms; it names the line.
     """
+    with _reading(path):
+        if not _is_parquet(path):
+            with _text(path) as text:
+                if text.readline().startswith(RANK_HEADERS):
+                    text.seek(0)
+                    rows = csv.DictReader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
+                    of: Kind = "domains" if HOSTS_OF_DOMAIN in (rows.fieldnames or ()) else "hosts"
+                    return ScoreFile(of, {row[NAME]: float(row[RANK]) for row in rows})
+    scores, count, skipped = dict[str, float](), 0, list[int]()
+    for number, url, value in page_scores(path, skipped):
+        try:
+            scores[canonical(url)] = value
+        except BadUrl as error:
+            raise BadInput(f"{path}:{number}: {error}") from None
+        count += 1
+    return ScoreFile("pages", scores, count - len(scores), len(skipped))
+
+
+def page_scores(path: Path, skipped: list[int] | None = None) -> Iterator[tuple[int, str, float]]:
+    """Yield the number of each line or row of a file of pages, its URL and its score, which is finite.
+
+    Args:
+        path: an export of pages or another table with columns url and importance (Parquet, CSV, JSON Lines), or lines
+            URL SCORE; text may be gzipped; or a directory of such files.
+        skipped: gets the numbers of lines that are left out: empty ones, and comments.
+
+    Raises:
+        BadInput: it can't be read, or has none of these forms; it names the line.
+    """
+    if path.is_dir():  # As Spark writes a table: files, and marks of its own.
+        for part in sorted(one for one in path.iterdir() if one.is_file() and not one.name.startswith(("_", "."))):
+            yield from page_scores(part, skipped)
+        return
+    with _reading(path):
+        for number, (url, score) in _page_rows(path, [] if skipped is None else skipped):
+            value = float(score)
+            if not math.isfinite(value):
+                raise BadInput(f"{path}:{number}: the score {value} is no finite number")
+            yield number, url, value
+
+
+def _page_rows(path: Path, skipped: list[int]) -> Iterator[tuple[int, tuple[str, float | str]]]:
+    if _is_parquet(path):
+        number = 0
+        with check_parquet().parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(columns=["url", "importance"]):
+                table = batch.to_pydict()
+                for row in zip(table["url"], table["importance"], strict=True):
+                    number += 1
+                    yield number, row
+        return
+    with _text(path) as text:
+        first = text.readline()
+        text.seek(0)
+        if first.startswith("{"):
+            for number, page in enumerate(map(json.loads, text), 1):
+                yield number, (page["url"], page["importance"])
+        elif "url" in (names := first.rstrip().split(",")) and "importance" in names:
+            reader = csv.DictReader(text)
+            for named in reader:
+                yield reader.line_num, (named["url"], named["importance"])
+        else:
+            yield from _lines(path, text, skipped)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Say of what goes wrong in the block that the file can't be read.
+
+    Raises:
+        BadInput: the message names the file.
+    """
     try:
-        with path.open("rb") as file:
-            magic = file.read(4)
-        if magic == b"PAR1":
-            table = check_parquet().parquet.read_table(path, columns=["url", "importance"])
-            columns = (column.to_pylist() for column in table.columns)
-            return _of_pages(path, enumerate(zip(*columns, strict=True), 1), canonical)
-        with gzip.open(path, "rt") if magic.startswith(b"\x1f\x8b") else path.open() as text:
-            return _read_text(path, text, canonical)
+        yield
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"{path}: can't be read: {error}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{path}: neither an export, nor host ranks, nor lines URL SCORE: {error}") from None
 
 
-def _read_text(path: Path, text: TextIO, canonical: Canonical) -> ScoreFile:
-    first = text.readline()
-    text.seek(0)
-    if first.startswith(RANK_HEADERS):
-        rows = csv.DictReader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
-        of: Kind = "domains" if HOSTS_OF_DOMAIN in (rows.fieldnames or ()) else "hosts"
-        return ScoreFile(of, {row[NAME]: float(row[RANK]) for row in rows})
-    if first.startswith("{"):
-        pages = enumerate(map(json.loads, text), 1)
-        return _of_pages(path, ((n, (page["url"], page["importance"])) for n, page in pages), canonical)
-    if "url" in (names := first.rstrip().split(",")) and "importance" in names:
-        reader = csv.DictReader(text)
-        return _of_pages(path, ((reader.line_num, (row["url"], row["importance"])) for row in reader), canonical)
-    skipped = list[int]()
-    found = _of_pages(path, _lines(path, text, skipped), canonical)
-    return replace(found, skipped=len(skipped))
+def _is_parquet(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"PAR1"
 
 
-def _of_pages(path: Path, rows: Iterable[tuple[int, tuple[str, float | str]]], canonical: Canonical) -> ScoreFile:
-    scores, count = dict[str, float](), 0
-    for number, (url, score) in rows:
-        try:
-            page, value = canonical(url), float(score)
-        except BadUrl as error:
-            raise BadInput(f"{path}:{number}: {error}") from None
-        if not math.isfinite(value):
-            raise BadInput(f"{path}:{number}: the score {value} is no finite number")
-        scores[page] = value
-        count += 1
-    return ScoreFile("pages", scores, count - len(scores))
+def _text(path: Path) -> TextIO:
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    return cast("TextIO", gzip.open(path, "rt")) if packed else path.open()
 
 
 def _lines(path: Path, text: TextIO, skipped: list[int]) -> Iterator[tuple[int, tuple[str, float]]]:

@@ -1,11 +1,14 @@
 """Explain a page's score: the parts of its cash, its history, and the policy's formula with its numbers."""
 
+from math import isnan
+
 from opic.model import windows
 from opic.model.books import Books
 from opic.model.cash import CLASS_BITS, MILLION, Flag
 from opic.model.classes import OTHERS
 from opic.model.page_notes import depth_of, unpack_meta
 from opic.query.exact_view import ExactView
+from opic.query.loaded import LOADED, LoadedView
 from opic.query.page_entries import EXACT, measures_of, times_of, use_exact, use_window
 from opic.query.queries import Query
 from opic.query.rankings import Ranking, WindowView
@@ -76,7 +79,7 @@ def _explained(
         snapshot, view = query.snapshots.view(policy, span)
         entry |= {"policy": policy, "window": span.shown()}
         use_window({place: entry}, snapshot, view)
-        estimate = _of_window(query, policy, snapshot, view, place)
+        estimate = _of_view(query, policy, snapshot, view, place) or estimate
         times.append(snapshot.as_of)
     parts = _parts(query, rows, place)
     return {"as_of": min(times), **entry, **parts, "estimate": None if "gone" in entry else estimate}
@@ -117,12 +120,18 @@ def _exact(exact: ExactView, place: Place) -> dict[str, object]:
     return {"rule": EXACT, "formula": "h + r", "numbers": numbers, "value": moved + unmoved, "of": exact.visits}
 
 
-def _of_window(
-    query: Query, policy: str, snapshot: Snapshot, view: WindowView, place: Place
+def _of_view(
+    query: Query, policy: str, snapshot: Snapshot, view: WindowView | LoadedView, place: Place
 ) -> dict[str, object] | None:
+    """Return the estimate by a view; None where it is the static one: of a page newer than the snapshot or the load."""
     at = int(snapshot.starts[place[0]]) + place[1]
     if at >= int(snapshot.starts[place[0] + 1]) or view.scores[at] < 0:
-        return None  # The page is newer than the snapshot; for now its estimate is the static one.
+        return None
+    if isinstance(view, LoadedView):
+        number = float(view.numbers[at])
+        numbers = {"x": number, "s": view.scale}
+        terms = {"rule": LOADED, "formula": "x * s", "numbers": numbers, "value": number * view.scale, "of": 1.0}
+        return None if isnan(number) else terms
     why = windows.reason(policy, view.past, view.grains, query.crawl.rules.measures_max, at)
     return {
         "rule": why.rule,

@@ -63,6 +63,8 @@ class FetchView:
 class FetchOrder:
     """Keeps up the order in which pages are worth fetching. Thread-safe."""
 
+    name: Final = "exact"
+
     def __init__(self, flows: PageFlows, seed_share: float = SEED_SHARE, bound: float = BOUND) -> None:
         """Read nothing yet.
 
@@ -131,7 +133,7 @@ class FetchOrder:
         by_shard = [self._kept.numbers.gathered(column, pages) for column in (mixed, worth)]
 
         def sort() -> None:
-            shards = _keyed(self._crawl.replicas, [taken.state for taken in read.taken], *by_shard)
+            shards = keyed(self._crawl.replicas, [taken.state for taken in read.taken], *by_shard)
             view = FetchView(read.heads, loads, shards, bound, settled and both)
             for listener in self.listeners:
                 listener(view)
@@ -182,7 +184,7 @@ class _ReadPages:
         return cls(read_us, np.maximum(observed, 0.0), changes.astype(np.float64), rereads.astype(np.float64))
 
 
-def _keyed(
+def keyed(
     replicas: Sequence[Replica],
     states: Sequence[Uint8s],
     mixed: Sequence[Float64s],

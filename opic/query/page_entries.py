@@ -7,6 +7,7 @@ import numpy as np
 from opic.model.cash import CLASS_BITS, MILLION, Flag
 from opic.model.classes import OTHERS
 from opic.query.exact_view import ExactView
+from opic.query.loaded import LoadedView
 from opic.query.rankings import Ranking, View, percentile
 from opic.query.snapshots import Snapshot
 from opic.replica.crawl import Outdated, Place, Rows
@@ -92,15 +93,21 @@ def use_exact(entries: Mapping[Place, dict[str, object]], view: ExactView, loads
 
 
 def use_window(entries: Mapping[Place, dict[str, object]], snapshot: Snapshot, view: View) -> None:
-    """Replace static estimates by those of a window policy, which have no error bound."""
+    """Replace static estimates by those of a window policy, or loaded ones, which have no error bound of now."""
     for at, entry in zip(live_positions(list(entries), snapshot, view), entries.values(), strict=True):
         entry.pop("error_bound", None)
+        entry.update(terms_of(view))
         # A page newer than the snapshot keeps its static estimate, as young pages have under every policy.
         if "gone" in entry or at is None:
             continue
         entry["importance"] = float(view.estimates[at])
         (rank,) = view.ranks([view.scores[at]])
         entry |= {"rank": rank, "percentile": percentile(rank, snapshot.books.live)}
+
+
+def terms_of(view: View | None) -> dict[str, object]:
+    """Return what answers by loaded importance say of it; nothing of other views."""
+    return view.about.told() if isinstance(view, LoadedView) else {}
 
 
 def live_positions(places: Sequence[Place], snapshot: Snapshot, view: View) -> list[int | None]:

@@ -15,10 +15,11 @@ from opic.graph.flow import BOUND_MAX
 from opic.model import windows
 from opic.model.books import Books
 from opic.model.crawl_books import grants_due_of, same_weights
-from opic.model.series import Window
+from opic.model.series import NO_WINDOW, Window
 from opic.query.exact import Exact
 from opic.query.exact_view import ExactView
 from opic.query.kept_links import NOT_KEPT
+from opic.query.loaded import LOADED
 from opic.query.page_entries import (
     EXACT,
     entries_of,
@@ -35,7 +36,7 @@ from opic.replica.crawl import Outdated, Place, Rows
 from opic.urls.canonical import URL_BYTES_MAX, canonical_url, shown
 
 T = TypeVar("T")
-POLICIES = (EXACT, *windows.POLICIES)
+POLICIES = (EXACT, *windows.POLICIES, LOADED)
 BOUNDED = (EXACT, "static")  # Those with a bound on the error; static under grants only.
 WINDOW_ROUNDS = 8.0
 
@@ -130,12 +131,11 @@ class PageQuery:
         """
         self.crawl, self.snapshots, self.url_bytes_max = crawl, snapshots, url_bytes_max
         self._policy = policy
-        self.by_cash = (
-            policy if policy not in (None, EXACT) else "interpolation" if crawl.rules.continuous else "static"
-        )
+        own = policy not in (None, EXACT, LOADED)
+        self._by_cash = str(policy) if own else "interpolation" if crawl.rules.continuous else "static"
         self.window_rounds, self.exact = window_rounds, exact
         try:
-            windows.check_measures(self.by_cash, crawl.rules.measures_max)
+            windows.check_measures(self._by_cash, crawl.rules.measures_max)
         except BadInput as error:
             raise SettingsError(f"OPIC_POLICY: {error}") from None
 
@@ -148,11 +148,17 @@ class PageQuery:
         return canonical_url(url, self.url_bytes_max, self.crawl.rules.normalization)
 
     @property
+    def by_cash(self) -> str:
+        """The default policy where that is not exact: by cash, or loaded where that is set and something was loaded."""
+        wanted = self._policy == LOADED and self.snapshots.loaded.usable()
+        return LOADED if wanted else self._by_cash
+
+    @property
     def policy(self) -> str:
         """The policy of requests that name none."""
         if self._policy is None and self.exact is not None and self.exact.usable():
             return EXACT
-        return self._policy or self.by_cash
+        return EXACT if self._policy == EXACT else self.by_cash
 
     def shares(self, places: Sequence[Place]) -> tuple[str, list[float | None]]:
         """Return the default policy and the importance of pages by it, as of what is in memory, or a moment later.
@@ -331,7 +337,10 @@ class PageQuery:
                 else:
                     answers.append(exact)
             elif ask.span is not None:
-                answers.append(looked.windowed(ask.urls, ask.policy, ask.span, self.snapshots))
+                try:
+                    answers.append(looked.windowed(ask.urls, ask.policy, ask.span, self.snapshots))
+                except NotKept as error:  # Nothing was loaded.
+                    answers.append(error)
             else:
                 answers.append(looked.static(ask.urls))
         return answers
@@ -417,6 +426,8 @@ class PageQuery:
         span = Window.parse(self.window_rounds if window is None else window)
         if policy in (EXACT, "static"):
             return policy, None
+        if policy == LOADED:
+            return policy, NO_WINDOW
         windows.check_measures(policy, self.crawl.rules.measures_max)
         return policy, span
 

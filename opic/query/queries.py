@@ -12,7 +12,7 @@ from opic.model.cash import ROUND_BITS
 from opic.model.series import Window
 from opic.query.exact_view import ExactView
 from opic.query.host_index import Sites
-from opic.query.page_entries import EXACT
+from opic.query.page_entries import EXACT, terms_of
 from opic.query.page_queries import PageQuery
 from opic.query.rankings import View, largest
 from opic.query.snapshots import Snapshot
@@ -193,7 +193,8 @@ class Query(PageQuery):
     ) -> dict[str, object]:
         """Return the fields that say how importance was estimated, with the error bound of the policy that did."""
         bound = self.bound_of(pages, view)
-        return {"policy": policy, "window": span and span.shown(), **({} if bound is None else {"error_bound": bound})}
+        told = {"policy": policy, "window": span and span.shown(), **terms_of(view)}
+        return told if bound is None else told | {"error_bound": bound}
 
     def bound_of(self, pages: Snapshot | ExactView, view: View | None) -> float | None:
         """Return the bound on the error of a view, or of the static estimates of a snapshot; None if there is none."""

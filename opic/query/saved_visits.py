@@ -63,7 +63,7 @@ class SavedVisits:
         head = self._identity() | {
             "heads": [[one.lsn, one.digest.hex()] for one in heads],
             "pages": pages,
-            "prints": [self._prints(shard, count) for shard, count in enumerate(pages)],
+            "prints": [page_prints(self._crawl, shard, count) for shard, count in enumerate(pages)],
         }
         told = json.dumps(head).encode()
         columns = [np.clip(part, 0.0, VISITS_MAX).astype("<f4").tobytes() for parts in visits for part in parts]
@@ -122,17 +122,18 @@ class SavedVisits:
             if lsn > now.lsn or (lsn == now.lsn and digest != now.digest.hex()):
                 raise Unusable("it is of another history of the journal")
         for shard, (saved, known, prints) in enumerate(zip(head["pages"], pages, head["prints"], strict=True)):
-            if saved > known or self._prints(shard, saved) != prints:
+            if saved > known or page_prints(self._crawl, shard, saved) != prints:
                 raise Unusable("its pages have other numbers")
 
     def _identity(self) -> dict[str, str | int]:
         first = self._crawl.shards[0]
         return {"crawl": _digest(first.secret, 16), "era": first.era, "number of shards": len(self._crawl)}
 
-    def _prints(self, shard: int, pages: int) -> str:
-        """Return what stands for the first pages of a shard, in their order."""
-        with self._crawl.replicas[shard].reading() as replica:
-            return _digest(np.ascontiguousarray(replica.index.fingerprints[:pages]).tobytes(), 16)
+
+def page_prints(crawl: Crawl, shard: int, pages: int) -> str:
+    """Return what stands for the first pages of a shard, in their order."""
+    with crawl.replicas[shard].reading() as replica:
+        return _digest(np.ascontiguousarray(replica.index.fingerprints[:pages]).tobytes(), 16)
 
 
 def _digest(value: bytes, size: int) -> str:

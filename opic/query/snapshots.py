@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 
 from opic.arrays import Bools, Float64s, Int64s
-from opic.errors import StoreError
+from opic.errors import NotKept, StoreError
 from opic.model import windows
 from opic.model.books import Books
 from opic.model.cash import Flag
@@ -24,6 +24,7 @@ from opic.model.crawl_clock import Clocks
 from opic.model.series import Window
 from opic.query.crawl_pages import CrawlPages
 from opic.query.host_index import HostNames, frozen, joined
+from opic.query.loaded import LOADED, NOTHING, LoadedImportance, LoadedView
 from opic.query.rankings import Ranking, View, WindowView, largest
 from opic.query.snapshot_parts import Part
 from opic.replica import Crawl
@@ -48,9 +49,16 @@ class Snapshot(CrawlPages):
     cash: Int64s  # Only meaningful for live pages.
     sums: Int64s  # H + C, the same; below 0 for pages that owe.
     guesses: dict[int, int] = field(repr=False)  # Recent smallest score of the top, by its length.
+    loaded: LoadedImportance | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, as_of: float, crawl: Crawl, guesses: dict[int, int] | None = None) -> "Snapshot":
+    def of(
+        cls,
+        as_of: float,
+        crawl: Crawl,
+        guesses: dict[int, int] | None = None,
+        loaded: LoadedImportance | None = None,
+    ) -> "Snapshot":
         """Copy the current state of the replicas. With a single shard, columns are not concatenated."""
         parts = [Part.of(replica) for replica in crawl.replicas]
         cash, sums, state = (
@@ -74,6 +82,7 @@ class Snapshot(CrawlPages):
             cash=cash,
             sums=sums,
             guesses={} if guesses is None else guesses,
+            loaded=loaded,
         )
 
     @property
@@ -118,7 +127,28 @@ class Snapshot(CrawlPages):
         """Return the importance of all pages by a view, or the static one."""
         return np.maximum(self.scores, 0) / self.total if view is None else view.estimates
 
-    def view(self, policy: str, window: Window) -> WindowView:
+    def view(self, policy: str, window: Window) -> WindowView | LoadedView:
+        """Return the view of a policy other than static on this snapshot; see `windowed`."""
+        return self.by_loaded() if policy == LOADED else self.windowed(policy, window)
+
+    def by_loaded(self) -> LoadedView:
+        """Return the view of the loaded importance on this snapshot.
+
+        Raises:
+            NotKept: nothing was loaded.
+            Outdated: a replica was reloaded in the meantime.
+        """
+        if self.loaded is None:
+            raise NotKept(NOTHING)
+        columns = self.loaded.columns()
+        if columns.loads != self.loads:
+            raise Outdated
+        kept: LoadedView | None = self.kept.get(LOADED)
+        if kept is None or kept.about != columns.about:
+            kept = self.kept[LOADED] = columns.view(self.starts, self.live, self.shares(None))
+        return kept
+
+    def windowed(self, policy: str, window: Window) -> WindowView:
         """Return the view of a window policy on this snapshot; the first call collects the measures.
 
         The measures are collected later than the columns were copied. Newer measures are recognised by their clock and
@@ -209,7 +239,7 @@ class Snapshots:
 
     def __init__(self, crawl: Crawl) -> None:
         """Create the cache. The first query makes a snapshot."""
-        self.crawl = crawl
+        self.crawl, self.loaded = crawl, LoadedImportance(crawl)
         self._lock, self._view_lock = threading.Lock(), threading.Lock()
         self._shown: Snapshot | None = None
         self._guesses: dict[int, int] = {}  # `Snapshot.guesses`, passed from one snapshot to the next.
@@ -287,7 +317,7 @@ class Snapshots:
             return shown
         if shown is not None and self._is_young(shown, len(shown), age_seconds_max):
             return shown
-        self._shown = shown = Snapshot.of(as_of, self.crawl, self._guesses)
+        self._shown = shown = Snapshot.of(as_of, self.crawl, self._guesses, self.loaded)
         return shown
 
     def _is_young(self, kept: "Snapshot | Ranking", pages: int, age_seconds_max: float) -> bool:
@@ -310,8 +340,8 @@ class Snapshots:
             self._viewed = kept = self.fresh(rest)
         return kept
 
-    def view(self, policy: str, window: Window) -> tuple[Snapshot, WindowView]:
-        """Return the `picked` snapshot and its view under a window policy. One thread computes it, others wait."""
+    def view(self, policy: str, window: Window) -> tuple[Snapshot, WindowView | LoadedView]:
+        """Return the `picked` snapshot and its view; see `Snapshot.view`. One thread computes it, others wait."""
         with self._view_lock:
             while True:
                 snapshot, began = self.picked(), time.monotonic()

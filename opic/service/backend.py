@@ -3,13 +3,14 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from opic.admission import Admission
+from opic.background import repeated
 from opic.errors import BadInput, BadUrl, BeingRestored, DiskFull, StoreError, StoreUnavailable
 from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest import Writer
@@ -29,6 +30,8 @@ from opic.query.explain import explain
 from opic.query.fetch_order import FetchOrder
 from opic.query.inlinks import givers
 from opic.query.kept_links import KeptLinks
+from opic.query.loaded import LOADED
+from opic.query.loaded_order import LoadedOrder
 from opic.query.page_entries import EXACT
 from opic.query.page_flows import PageFlows
 from opic.query.queries import Query
@@ -91,7 +94,7 @@ class Backend:
         self._rough_lag = (float("-inf"), 0)
         self.works_here = False  # No worker runs: this process applies the records that it appends.
         self.waits_for = "the store"  # Whose answer `not_ready` waits for, so that silence has a name.
-        self.snapshots = Snapshots(self.crawl)
+        self.snapshots, self._beside = Snapshots(self.crawl), ExitStack()
         self.links = KeptLinks(self.crawl, settings.max_links_bytes or memory_bytes() // 2)
         self.flows = PageFlows(self.links, settings.kept_dir())
         self.exact = Exact(self.flows, settings.bound)
@@ -104,11 +107,12 @@ class Backend:
             settings.revisit_seconds, waits_max(settings.retry_bytes, len(self.crawl)), settings.max_failures,
         )  # fmt: skip
         self.worth = FetchOrder(self.flows, settings.seed_share, settings.bound)
+        self.by_loaded = LoadedOrder(self.snapshots) if settings.policy == LOADED else None
         self.frontier = Frontier(
             self.crawl, politeness, settings.discovery_weight, strategy=settings.order_by, admission=self.admission,
             share=settings.discovery_share, pending=self._is_pending, coverage=self.coverage, links=self.links,
-            worth=self.worth if settings.by_importance else None, domain_bytes=settings.domain_cache_bytes,
-            shares=self.query.shares,
+            worth=(self.by_loaded or self.worth) if settings.by_importance else None,
+            domain_bytes=settings.domain_cache_bytes, shares=self.query.shares,
         )  # fmt: skip
         self.curve = Convergence(self.crawl, self.query, self.frontier.to_fetch, self.disk_full)
 
@@ -400,6 +404,8 @@ class Backend:
         more: dict[str, object] = {"given_up_pages": given_up, "kept_links": self.links.standing}
         if self.admission.scope:
             more |= {"scope": str(self.admission.scope), "outside_pages": self.frontier.outside()}
+        if (loaded := self.snapshots.loaded.about()) is not None:
+            more |= {**loaded.told(), "loaded_pages": loaded.given}
         return {**self.query.stats(), **more, "warnings": self.warnings(), "lag": lag, "undelivered": undelivered}
 
     def worker_problem(self) -> str | None:
@@ -441,10 +447,13 @@ class Backend:
         # Where another policy is the default, links are read when the first question needs them.
         self.exact.start(self.worth, always=self.settings.policy in (None, "exact"))
         self.crawl.keep_following()
+        if self.by_loaded is not None:
+            self.by_loaded.beside = True
+            self._beside.enter_context(repeated(self.by_loaded.step, 0.0, "opic-loaded"))
 
     def close(self) -> None:
         """Close all connections."""
-        background = self.exact.close, self.curve.close, self.crawl.close
+        background = self._beside.close, self.exact.close, self.curve.close, self.crawl.close
         for close in (*background, self.shard.client.close, self._stored_log.close):
             close()
         if "log" in vars(self):  # Was asked for.
