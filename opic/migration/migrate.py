@@ -26,6 +26,7 @@ from opic.arrays import Int64s
 from opic.errors import BadInput, Refused, SettingsError, StoreError, StoreUnavailable
 from opic.migration.entries import MovedEntries
 from opic.migration.links import MovedLinks
+from opic.migration.loaded import move_importance
 from opic.migration.pages import MovedPages
 from opic.migration.places import Places
 from opic.migration.source import FOREVER_SECONDS, Source, noted, noted_end, stop_others
@@ -307,6 +308,7 @@ class Move:
         target.send(target.write_offsets(points, made, sweeps=sweeps))
         log_from = points.get(LOG_PARTITION, 0)
         target.send(MovedEntries(crawl, places, target.keys, self._migration.token, log_from).commands())
+        move_importance(crawl, places, target.client, target.keys)
         with store_errors():
             meta = crawl.client.hgetall(crawl.shards[0].keys.meta)
         target.send(target.write_end(made, meta))

@@ -164,7 +164,7 @@ class Keys:
         HASH, FILES, FIRST, "domain → its last ranked list; `=domain` → its counts; in shard 0", name="local"
     )
     loaded = Key(
-        HASH, ANY_TIME, LEFT, "importance that another engine computed, by blocks of pages; `about` in shard 0: of when"
+        HASH, ANY_TIME, MADE, "importance that another engine computed, by blocks of pages; `about` in shard 0: of when"
     )
     curve = Key(HASH, ANY_TIME, FIRST, "the error bound at each sixteenth of a doubling of the rounds; in shard 0")
     progress = Key(HASH, ANY_TIME, FIRST, "the counts of pages at the same points; in shard 0")

@@ -1,6 +1,7 @@
 """A crawl that is moved to another number of shards is the same crawl, page by page and to the grain."""
 
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 from backup_crawls import HALF, LOG, crossing_log, ledger_of
@@ -13,6 +14,8 @@ from servers import Server
 from opic.ingest import Writer
 from opic.model.classes import check_classes, encode_classes
 from opic.model.events import CrawlEvent, Record, decode_crawl_event, encode_crawl_event
+from opic.ops.load_importance import load_importance
+from opic.query.loaded import LoadedImportance
 from opic.query.queries import Query
 from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
@@ -76,6 +79,30 @@ def test_estimates_of_all_windows_are_the_same(servers: Server) -> None:
     moved(servers, "first", "second", shards=16)
     for policy, found in estimates(opened(servers, "second")).items():
         assert found == pytest.approx(before[policy], rel=1e-9), policy
+
+
+@ONE_SERVER
+def test_loaded_importance_goes_along(servers: Server, tmp_path: Path) -> None:
+    """To each page on any number of shards; pages without a number have none there either."""
+    crawl = filled(servers, crossing_log()[:3_000])
+    urls = sorted(pages_of(crawl))
+    given = {url: float(at) for at, url in enumerate(urls) if at % 7}
+    file = tmp_path / "scores.txt"
+    file.write_text("".join(f"{url} {score / sum(given.values())!r}\n" for url, score in given.items()))
+    told = load_importance(Query(crawl, Snapshots(crawl)), file, error_bound=0.5)
+
+    def importance(of: Crawl) -> dict[str, object]:
+        return {
+            str(one["url"]): one["importance"] for one in Query(of, Snapshots(of)).importance(urls, "loaded") if one
+        }
+
+    before, name = importance(crawl), "first"
+    for at, shards in enumerate(CHAIN):
+        moved(servers, name, name := f"crawl{at}", shards=shards)
+        now = opened(servers, name)
+        assert importance(now) == pytest.approx(before)
+        about = LoadedImportance(now).columns().about
+        assert (about.given, about.loaded_at, about.error_bound) == (len(given), told["loaded_at"], 0.5)
 
 
 @ONE_SERVER
