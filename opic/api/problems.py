@@ -180,7 +180,7 @@ def _encoded(content: object) -> bytes:
     with suppress(UnicodeEncodeError):  # Of a lone surrogate.
         if (found := msgspec.json.encode(content)).isascii():
             return found
-    return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+    return json.dumps(content, allow_nan=False, separators=(",", ":"), default=msgspec.to_builtins).encode("ascii")
 
 
 # The first that fits. Others are internal.
