@@ -25,6 +25,7 @@ COMMITTED_SHARE = 0.6
 POISONS = 20
 BYTES_A_SECOND = (20_000, 200_000)
 QUOTA_SECONDS = (1.0, 4.0)
+PARTITIONS_MAX = 12
 TOO_LARGE_BYTES = 40 << 20  # Of which a batch has a few kilobytes left.
 
 
@@ -117,6 +118,14 @@ def recompress_the_topic(scene: Scene) -> None:
     configs = {"compression.type": scene.rng.choice(KEPT)}
     with closing(KafkaAdminClient(bootstrap_servers=scene.kafka.bootstrap)) as admin:
         admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic_of(scene).name, configs=configs)])
+
+
+@action()
+def add_a_partition(scene: Scene) -> None:
+    """Publishers, workers and endpoints notice it at different times; packed records are of the number before."""
+    topic = topic_of(scene)
+    if (count := len(topic.ends())) < PARTITIONS_MAX:
+        topic.grow(count + 1)
 
 
 @action()

@@ -9,6 +9,7 @@ KAFKA = ("restart_kafka", "apply_all_again", "deliver_twice", "let_retention_del
 PUBLISHERS = ("publish_in_transactions", "publish_poison", "recompress_the_topic", "limit_clients_by_a_quota")
 ENDPOINT = ("kill_an_endpoint", "restart_an_endpoint_with_a_wrong_clock")
 CRAWLERS = ("deny_a_host", "set_a_trap", "report_late", "offer_an_upgrade", "send_what_is_refused")
+PARTITIONS = ("add_a_partition",)  # Of a topic with several: those of a single one have one order.
 BACKUP = ("back_up_while_the_server_restarts",)
 LINKS = ("restart_the_server_while_kept_links_load",)
 SERVER = ("kill_the_server", "restart_the_server", "cut_connections", "delay_connections", "lose_what_is_sent")
@@ -41,9 +42,9 @@ _EMBEDDED = (*CRAWLERS, *BACKUP, "kill_the_embedded_store", "kill_the_embedded_w
 WORLDS = {
     world.name: world
     for world in (
-        World("shards", "valkey", "kafka", _OF_A_SERVER, partitions=4, shards=4),
+        World("shards", "valkey", "kafka", (*_OF_A_SERVER, *PARTITIONS), partitions=4, shards=4),
         World("single", "redis", "kafka", _OF_A_SERVER),
-        World("scatter", "redis", "kafka", _OF_A_SERVER, partitions=4, shards=3, scatter=True),
+        World("scatter", "redis", "kafka", (*_OF_A_SERVER, *PARTITIONS), partitions=4, shards=3, scatter=True),
         World("cluster", "redis", "kafka", (*_KAFKA, *NODES, "move_a_slot"), partitions=4, shards=8, nodes=3),
         World("failover", "valkey", "kafka", _FAILOVER, partitions=4, shards=6, nodes=3, replicas=1, endpoints=2),
         World("log", "valkey", "log", _LOG, workers=1, endpoints=2),
