@@ -14,6 +14,7 @@ from opic.errors import BadInput
 if TYPE_CHECKING:
     from opic.migration.migrate import Progress, Report
     from opic.settings import Settings
+    from opic.store.durability import Durability
 
 
 @choosing
@@ -63,7 +64,7 @@ def migrate(
             ended = migration.abort(client, settings.crawl, to)
             answer: dict[str, Any] = {"aborted": ended.to, "whole": settings.crawl}
         elif resume:
-            answer = _shown(migration.resume(client, settings.crawl, to, say))
+            answer = _shown(migration.resume(client, settings.crawl, to, say, _durability(settings)))
         else:
             answer = _shown(_begun(settings, client, to, str(name), to_store, given, say))
     print_answer(answer, chosen.as_json)
@@ -89,7 +90,6 @@ def _begun(  # noqa: PLR0917 - what a migration needs
     from opic.replica import Crawl as OpenCrawl
     from opic.service.moves import after_moves
     from opic.settings import RULES
-    from opic.store.durability import Durability
 
     stored = {RULES[rule]: value for rule, value in given.items()}
     if "q" in stored:
@@ -97,10 +97,16 @@ def _begun(  # noqa: PLR0917 - what a migration needs
     if "regrant_ppm" in stored:
         stored["regrant_ppm"] = round(stored["regrant_ppm"] * MILLION)
     settings = after_moves(client, settings)
-    durability = Durability(settings.durability, settings.wait_replicas, settings.wait_seconds)
-    crawl = OpenCrawl.open(client, settings.crawl, create=False, durability=durability, yields=settings.yields)
+    durability, yields = _durability(settings), settings.yields
+    crawl = OpenCrawl.open(client, settings.crawl, create=False, durability=durability, yields=yields)
     store = without_secret(to_store) if to_store is not None else ""
     return migration.begin(crawl, to, migration.Migration(name, store, stored), say)
+
+
+def _durability(settings: "Settings") -> "Durability":
+    from opic.store.durability import Durability
+
+    return Durability(settings.durability, settings.wait_replicas, settings.wait_seconds)
 
 
 def _shown(report: "Report") -> dict[str, Any]:

@@ -14,8 +14,8 @@ The steps, each of which may be the last of a process:
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -39,11 +39,13 @@ from opic.replica.crawl import Crawl
 from opic.replica.effect import Effect
 from opic.replica.stored_links import read_links
 from opic.store.connection import Client, ask, store_errors
+from opic.store.durability import Durability, await_durable
 from opic.store.keys import CRAWL_NAME, Keys
 from opic.store.known_since import KnownSince
 from opic.store.library import primaries
 from opic.store.scan import key_names
 from opic.store.server import check_server, make_ready
+from opic.store.shard import Shard
 
 TOKEN_BYTES: Final = 16
 REST_SECONDS: Final = 120.0
@@ -200,8 +202,7 @@ class Move:
             self._target.check_claimed()
             self._target.await_durable(crawl.shards[0].durability)
             self._source.end(token, seen, self._migration.moved)
-            keys = [shard.keys for shard in crawl.shards]
-            finish(crawl.client, keys, self._target.client, self._migration, self._shards)
+            finish(crawl.shards[0], len(crawl), self._target.client, self._migration, self._shards)
             self.report.stopped_seconds = time.monotonic() - stopped
         self.report.seconds = time.monotonic() - began
         return self.report
@@ -317,19 +318,28 @@ class Move:
         self.report.pages, self.report.links_left_out = sum(map(len, made)), self._links.left_out
 
 
-def finish(client: Client, shards: Sequence[Keys], to: Client, migration: Migration, count: int) -> None:
+def finish(first: Shard, count: int, to: Client, migration: Migration, shards: int) -> None:
     """Open the new crawl, after the old one has ended; repeatable.
 
+    Not before that end is durable: else a failover may bring the old crawl back beside the new one.
+
     Args:
-        client: of the store of the old crawl.
-        shards: the keys of the old crawl's shards.
+        first: shard 0 of the old crawl.
+        count: its number of shards.
         to: a client of the store of the new crawl.
         migration: the migration.
-        count: the number of shards of the new crawl.
+        shards: the number of shards of the new crawl.
+
+    Raises:
+        StoreUnavailable: the end of the old crawl is not durable in time: repeat it.
     """
-    stop_others(client, shards, migration.token, FOREVER_SECONDS)
-    Target(to, migration.to, CrawlRules(), count, migration.token).open()
-    ask(client, [["HDEL", shards[0].meta, "moving"], ["DEL", shards[0].drain]])
+    if first.durability.wanted:
+        with closing(first.line()) as line, store_errors():
+            await_durable(line, first.keys, first.durability)
+    keys = [Keys(first.keys.crawl, number) for number in range(count)]
+    stop_others(first.client, keys, migration.token, FOREVER_SECONDS)
+    Target(to, migration.to, first.rules, shards, migration.token).open()
+    ask(first.client, [["HDEL", first.keys.meta, "moving"], ["DEL", first.keys.drain]])
 
 
 def remove_copy(client: Client, migration: Migration) -> None:
@@ -409,8 +419,17 @@ def begin(crawl: Crawl, to: Client, migration: Migration, on_progress: Progress)
         raise
 
 
-def resume(client: Client, crawl: str, to: Client, on_progress: Progress) -> Report:
+def resume(
+    client: Client, crawl: str, to: Client, on_progress: Progress, durability: Durability | None = None
+) -> Report:
     """Go on with a migration that broke off: open the new crawl if it has taken over, else copy again.
+
+    Args:
+        client: of the store of the old crawl.
+        crawl: its name.
+        to: a client of the store of the new crawl.
+        on_progress: as for `begin`.
+        durability: what must hold before a write counts.
 
     Raises:
         BadInput: none is noted.
@@ -419,11 +438,13 @@ def resume(client: Client, crawl: str, to: Client, on_progress: Progress) -> Rep
     migration, first = noted_migration(client, crawl), Keys(crawl, 0)
     if noted_end(client, first) is not None:
         with store_errors():
-            shards = int(client.hget(first.meta, "shards") or 1)
-            count = int(to.hget(Keys(migration.to, 0).meta, "shards") or 1)
-        finish(client, [Keys(crawl, number) for number in range(shards)], to, migration, count)
-        return Report(migration.to, count, notes=["the copy was whole: it was opened"])
+            count = int(client.hget(first.meta, "shards") or 1)
+            shards = int(to.hget(Keys(migration.to, 0).meta, "shards") or 1)
+        ended = Shard(client, first, CrawlRules(), b"", count)
+        ended.durability = durability or Durability()
+        finish(ended, count, to, migration, shards)
+        return Report(migration.to, shards, notes=["the copy was whole: it was opened"])
     remove_copy(to, migration)
-    opened = Crawl.open(client, crawl, create=False)
+    opened = Crawl.open(client, crawl, create=False, durability=durability)
     opened.follow()
     return Move(opened, to, migration, on_progress).run()

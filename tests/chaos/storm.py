@@ -29,7 +29,7 @@ from kafka_server import Kafka, find_kafka
 from server_process import ServerFailed
 from servers import Binary
 
-from chaos import crawl_actions, kafka_actions  # noqa: F401 - its actions are known by its import
+from chaos import crawl_actions, kafka_actions, moving_actions  # noqa: F401 - actions are known by their import
 from chaos.actions import ACTIONS, Deck
 from chaos.bank import shown
 from chaos.report import Report, WorldReport

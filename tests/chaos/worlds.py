@@ -13,6 +13,7 @@ PARTITIONS = ("add_a_partition",)  # Of a topic with several: those of a single 
 BACKUP = ("back_up_while_the_server_restarts",)
 LINKS = ("restart_the_server_while_kept_links_load",)
 SERVER = ("kill_the_server", "restart_the_server", "cut_connections", "delay_connections", "lose_what_is_sent")
+MOVES = ("move_a_slot", "move_to_other_shards")
 NODES = ("kill_a_node", "restart_a_node")
 
 
@@ -35,7 +36,7 @@ class World:
 
 _KAFKA = (*WORKERS_OF_A_GROUP, *KAFKA, *PUBLISHERS, *ENDPOINT, *CRAWLERS, "back_up_under_load")
 _OF_A_SERVER = (*_KAFKA, *SERVER, *LINKS, "lose_the_end_of_the_file", "restore_a_backup", *BACKUP)
-_LOG = (*WORKERS, *ENDPOINT, *CRAWLERS, *SERVER, *BACKUP, *LINKS, "restore_beside_appends")
+_LOG = ("move_to_other_shards", *WORKERS, *ENDPOINT, *CRAWLERS, *SERVER, *BACKUP, *LINKS, "restore_beside_appends")
 _FAILOVER = (*_KAFKA, *NODES, "fail_over_while_the_replica_lags", "move_a_slot_at_once")
 _EMBEDDED = (*CRAWLERS, *BACKUP, "kill_the_embedded_store", "kill_the_embedded_worker", "kill_the_embedded_service")
 
@@ -45,7 +46,7 @@ WORLDS = {
         World("shards", "valkey", "kafka", (*_OF_A_SERVER, *PARTITIONS), partitions=4, shards=4),
         World("single", "redis", "kafka", _OF_A_SERVER),
         World("scatter", "redis", "kafka", (*_OF_A_SERVER, *PARTITIONS), partitions=4, shards=3, scatter=True),
-        World("cluster", "redis", "kafka", (*_KAFKA, *NODES, "move_a_slot"), partitions=4, shards=8, nodes=3),
+        World("cluster", "redis", "kafka", (*_KAFKA, *MOVES, *NODES), partitions=4, shards=8, nodes=3),
         World("failover", "valkey", "kafka", _FAILOVER, partitions=4, shards=6, nodes=3, replicas=1, endpoints=2),
         World("log", "valkey", "log", _LOG, workers=1, endpoints=2),
         World("log-redis", "redis", "log", _LOG, shards=3, workers=1, endpoints=2),
