@@ -32,7 +32,6 @@ class LocalHealth:
     """Metrics and readiness of an estimator."""
 
     def __init__(self) -> None:
-        """Start as not ready."""
         from opic.ingest.worker_health import HealthAnswers
 
         self.answers = HealthAnswers(self.gauges)

@@ -54,7 +54,6 @@ class PublicTransport(httpx.AsyncBaseTransport):
     """Sends requests to public addresses only. Each has a connection of its own: two hosts may share an address."""
 
     def __init__(self) -> None:
-        """Open no connection yet."""
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._plain = httpx.AsyncHTTPTransport(limits=limits)
         self._told: set[str] = set()

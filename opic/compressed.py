@@ -98,7 +98,6 @@ class DecodedStream:
     """One compressed stream, that is fed step by step."""
 
     def __init__(self, decompressor: Any, error: type[Exception]) -> None:
-        """Feed nothing yet."""
         self._decompressor, self._error = decompressor, error
 
     @property

@@ -96,7 +96,6 @@ class MissingExtra(OpicError, ImportError):
     """A part of opic was asked for whose packages are not installed."""
 
     def __init__(self, part: str, extra: str) -> None:
-        """Say which extra brings them."""
         super().__init__(f"{part} is not installed: install opic[{extra}], as in: pip install 'opic[{extra}]'")
 
 
@@ -128,7 +127,6 @@ class StoreLost(StoreUnavailable):
     """The store had a crawl, and has lost it or a part of it."""
 
     def __init__(self, crawl: str, what: str) -> None:
-        """Say what is gone, and what to do."""
         super().__init__(
             f"the store lost crawl {crawl!r}: {what}. Restore a backup with `opic restore`, or accept the loss with "
             "`opic begin-anew`"
@@ -143,7 +141,6 @@ class KafkaThrottled(KafkaUnavailable):
     """Kafka answers, but holds this client back by a quota."""
 
     def __init__(self, message: str, retry_seconds: int) -> None:
-        """Store the time until it does not."""
         super().__init__(message)
         self.retry_seconds = retry_seconds
 
@@ -181,7 +178,6 @@ class TailLost(StoreUnavailable):
     """A server lost writes that it had confirmed: read again from the store's resume point."""
 
     def __init__(self, shard: int, partition: str, offset: int, known: int) -> None:
-        """Name the partition's next offset in the shard, and the one confirmed before."""
         super().__init__(
             f"shard {shard} is at {partition}@{offset}, but had confirmed all below {known}: its server lost "
             "the last of what it wrote; reading that again"
@@ -193,7 +189,6 @@ class KeysFull(StoreUnavailable):
     """The limit of remembered Idempotency-Keys is reached; the call was not accepted."""
 
     def __init__(self, message: str, retry_seconds: int) -> None:
-        """Store the time until the first key expires."""
         super().__init__(message)
         self.retry_seconds = retry_seconds
 
@@ -218,7 +213,6 @@ class UrlMissing(StoreDamaged):
     """The checkpoint lacks the URL of a page that a replica knows, and the replica's memory does not have it."""
 
     def __init__(self, shard: int, page: int) -> None:
-        """Name the shard and the page."""
         super().__init__(f"shard {shard}: the URL of page {page} is missing: restore a backup")
         self.shard = shard
 

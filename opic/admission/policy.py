@@ -58,7 +58,6 @@ class StoredPolicy:
     """The policy in the store. Thread-safe."""
 
     def __init__(self, crawl: Crawl) -> None:
-        """Read nothing yet."""
         self._crawl, self._key = crawl, crawl.shards[0].keys.rules
 
     def version(self) -> bytes | None:

@@ -41,7 +41,6 @@ class Weighed:
     """Large hosts and outgrown sites (read more often than their in-flow pays for); each is one group of hosts."""
 
     def __init__(self, crawl: Crawl, large: Iterable[int] = (), sites: Iterable[str] = ()) -> None:
-        """Take the numbers of large hosts, and the outgrown sites."""
         self._tables, self.large = [replica.hosts for replica in crawl.replicas], sorted(large)
         self.site = {site: len(self.large) + at for at, site in enumerate(sites)}
         groups: list[int | str] = [*self.large, *self.site]

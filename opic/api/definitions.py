@@ -27,7 +27,6 @@ class Definitions:
     """The request handlers; they run in a worker thread, since they may block."""
 
     def __init__(self, backend: Backend) -> None:
-        """Answer for a backend."""
         self._backend = backend
 
     def put_classes(self, request: Request, asked: bodies.ClassesGiven) -> Response:

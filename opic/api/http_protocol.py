@@ -106,7 +106,6 @@ class Wire(HttpToolsProtocol):
     """A connection. Its limits are in `watch` of the server's `Config`."""
 
     def __init__(self, config: uvicorn.Config, server_state: Any, app_state: dict[str, Any], **named: Any) -> None:
-        """Serve the application of `config`."""
         super().__init__(config=config, server_state=server_state, app_state=app_state, **named)
         assert isinstance(config, Config)
         self._watch, self._limits = config.watch, config.watch.limits

@@ -20,7 +20,6 @@ class InProcess:
     """Makes calls as a client does, and answers them itself."""
 
     def __init__(self, backend: Backend) -> None:
-        """Answer from an open store."""
         self._calls = Calls(backend, backend.not_ready)
         self._handlers = (self._calls, Definitions(backend))
         self._body_bytes_max = backend.settings.max_body_bytes

@@ -169,7 +169,6 @@ class Json(Response):
     def __init__(
         self, content: object, status: int = 200, headers: Mapping[str, str] | None = None, media_type: str = JSON
     ) -> None:
-        """Encode the content."""
         self.status_code, self.background, self.body = status, None, _encoded(content) + b"\n"
         self.raw_headers = [(b"content-length", b"%d" % len(self.body)), (b"content-type", media_type.encode())]
         self.raw_headers += [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]

@@ -53,7 +53,6 @@ class FieldError(ValueError):
     """The value of a field is invalid."""
 
     def __init__(self, name: str, why: str) -> None:
-        """Name the field, and say why."""
         super().__init__(why)
         self.name = name
 
@@ -80,7 +79,6 @@ class OfPolicy(Given, frozen=True):
     ] = None
 
     def __post_init__(self) -> None:
-        """Check the window."""
         if self.window is not None:
             try:
                 Window.parse(self.window)

@@ -43,7 +43,6 @@ class Originals:
     """
 
     def __init__(self) -> None:
-        """Know none yet."""
         self._rows = sqlite3.connect("")
         self._rows.executescript(TABLES)
         self._files = list[ArchiveFile]()

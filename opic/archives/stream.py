@@ -43,7 +43,6 @@ class StreamDamaged(Exception):
     """A member can't be unpacked further; `member` is its offset."""
 
     def __init__(self, member: int, reason: str) -> None:
-        """Say why."""
         super().__init__(reason)
         self.member = member
 
@@ -58,7 +57,6 @@ class ArchiveStream(ABC):
     packed: bool  # Whether it has members.
 
     def __init__(self, file: BinaryIO) -> None:
-        """Read from the beginning on."""
         self._file = file
         self._size = file.seek(0, os.SEEK_END)
         self._reread_left = REREAD_BYTES + REREAD_SHARE * self._size
@@ -221,7 +219,6 @@ class PackedStream(ArchiveStream):
     packed = True
 
     def __init__(self, file: BinaryIO, coding: str) -> None:
-        """Read from the beginning on."""
         self._step_bytes = STEP_BYTES[coding]
         self._magic = {"gzip": GZIP_MAGIC, "zstd": ZSTD_MAGIC}[coding]
         # Of the many places that look like a gzip member, those with its only method.

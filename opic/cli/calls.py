@@ -29,7 +29,6 @@ class Refusal(OpicError):
     """The API refused a call; `kind` is the kind of the problem, like unknown-page."""
 
     def __init__(self, kind: str, detail: str) -> None:
-        """Take the kind, and the sentence for people."""
         super().__init__(detail)
         self.kind = kind
 
@@ -40,7 +39,6 @@ class ApiCall:
     def __init__(
         self, make: Callable[[str, str, dict[str, object], Mapping[str, object] | None], dict[str, Any]]
     ) -> None:
-        """Take the function that makes a call, with the parameters that are given."""
         self._make = make
 
     def __call__(

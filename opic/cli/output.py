@@ -148,11 +148,9 @@ class Refusals:
     """Reports what was refused on stderr: the first few at once, the number of the others at the end of the block."""
 
     def __init__(self, what: str) -> None:
-        """Name what is refused, in the plural."""
         self._what, self.count = what, 0
 
     def __enter__(self) -> Self:
-        """Refuse nothing yet."""
         return self
 
     def add(self, sentence: str) -> None:
@@ -162,7 +160,6 @@ class Refusals:
             print(f"opic: {sentence}", file=sys.stderr)
 
     def __exit__(self, *_: object) -> None:
-        """Tell how many more there were."""
         if self.count > REFUSED_SHOWN_MAX:
             print(f"opic: and {self.count - REFUSED_SHOWN_MAX:,} more {self._what}", file=sys.stderr)
 

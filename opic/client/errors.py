@@ -38,7 +38,6 @@ class CallFailed(ClientError):
     """
 
     def __init__(self, status: int, problem: Mapping[str, Any], retry_after: float | None = None) -> None:
-        """Create it from the members of a problem."""
         self.status, self.retry_after = status, retry_after
         self.type = str(problem.get("type", "about:blank"))
         self.title = str(problem.get("title", ""))
@@ -59,7 +58,6 @@ class EventsRejected(BadRequest):
     """
 
     def __init__(self, answer: Accepted) -> None:
-        """Take the answer of a call that has rejected events."""
         self.answer = answer
         rejected, count = answer.rejected, answer.accepted + len(answer.rejected)
         if count == 1:
@@ -75,7 +73,6 @@ class SeedsRejected(BadRequest):
     """Some seeds of a call are no URLs of pages; all others were added. `answer` lists the rejected ones."""
 
     def __init__(self, answer: Seeded) -> None:
-        """Take the answer of a call that has rejected seeds."""
         self.answer = answer
         rejected, added = answer.rejected, answer.known + answer.new
         detail = f"{len(rejected):,} seeds were rejected, {added:,} are known: {_reasons('seed', rejected)}"

@@ -44,7 +44,6 @@ class HostPace:
     """
 
     def __init__(self) -> None:
-        """Begin without delays."""
         self._delay, self._delays = 0.0, dict[str, float]()  # Default, and of hosts with one of their own.
         self._started, self._rests = dict[str, float](), dict[str, float]()  # By host: last start, end of its rest.
 

@@ -37,8 +37,6 @@ class Method(Generic[P, T]):
     """Decorates a function that returns a call: it becomes the method of both clients that makes the call."""
 
     def __init__(self, call: Callable[Concatenate[Any, P], Call[T]]) -> None:
-        """Make the function of the one client, and that of the other."""
-
         def blocking(client: "Blocking", *args: P.args, **kwargs: P.kwargs) -> T:
             return client._send(call(client, *args, **kwargs))
 
@@ -196,7 +194,6 @@ class Blocking(Connected[httpx.BaseTransport]):
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        """Close all connections."""
         self._http.__exit__(*raised)
 
     def close(self) -> None:

@@ -42,7 +42,6 @@ class UnsentEvents:
         self._bytes = sum(len(event) for _, events in self._batches for event in events)
 
     def __len__(self) -> int:
-        """Return how many events there are."""
         return self._count
 
     @property

@@ -48,7 +48,6 @@ class Arrivals(Order):
     prioritised = False  # Priorities are part of the weights.
 
     def __init__(self, hot: HotOrder, clock: Clock) -> None:
-        """Order the pages of a shard."""
         self._hot, self.clock = hot, clock
         self._at = np.zeros(0)  # By page: its next arrival, in the time of its tier and host.
         self._weight = np.zeros(0)

@@ -50,7 +50,6 @@ class ByColumn(Order):
     """An order by keys as of a moment, without pages that were read since."""
 
     def __init__(self, ranked: RankedPages, columns: OrderColumns) -> None:
-        """Take the keys, and the columns of the shard as they are now."""
         self._ranked, self.columns = ranked, columns
 
     def keys(self, ids: Int64s) -> Float64s:

@@ -36,7 +36,6 @@ class InLinkColumns:
     """The in-links of the pages of each shard, by id, as of the last `renew` and `take`."""
 
     def __init__(self, kept: KeptLinks) -> None:
-        """Read nothing before the first question."""
         self.kept = kept
         self._source: InLinkCounts | None = None
         self._news: deque[_News] = deque()
@@ -91,7 +90,6 @@ class ByInLinks(Order):
     with_cash = False
 
     def __init__(self, inlinks: InLinkColumns, shard: int) -> None:
-        """Take the in-links, which change in place."""
         self._inlinks, self._shard = inlinks, shard
 
     def keys(self, ids: Int64s) -> Float64s:
@@ -103,7 +101,6 @@ class DrawnByInLinks(Arrivals):
     """The order AI: each page in proportion to its in-links."""
 
     def __init__(self, hot: HotOrder, clock: Clock, inlinks: InLinkColumns, shard: int) -> None:
-        """Take the in-links, which change in place."""
         super().__init__(hot, clock)
         self._inlinks, self._shard = inlinks, shard
 

@@ -16,7 +16,6 @@ class HostLimits:
     """The hosts of a shard that have a limit. Not thread-safe; valid until the replica is reloaded."""
 
     def __init__(self, replica: Replica) -> None:
-        """Begin without limits."""
         self._replica, self._pages = replica, HostPages()
         self._limits = dict[int, int]()  # By host number.
         self._read = Counter[int]()  # At least as many pages of the host were read.

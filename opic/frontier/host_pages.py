@@ -20,7 +20,6 @@ class HostPages:
     """
 
     def __init__(self) -> None:
-        """Start with no pages."""
         self._parts: list[Uint32s] = []  # For each range of ids, the permutation that sorts it by host.
         self._host: NDArray[np.integer] = np.empty(0, np.int32)
         self._sorted = 0  # Pages in parts.

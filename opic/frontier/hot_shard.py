@@ -45,7 +45,6 @@ class ShardColumns:
         self.limits, self.silent = HostLimits(replica), SilentHosts(replica, self._patience)
 
     def __len__(self) -> int:
-        """Return the number of known pages."""
         return self._replica.pages
 
     @property
@@ -119,7 +118,6 @@ class HotShard:
     """The hot order of a replica, valid until the replica is reloaded."""
 
     def __init__(self, replica: Replica, terms: FrontierTerms, admission: Admission | None = None) -> None:
-        """Order the pages of a replica, with none held."""
         self.replica, self.loads = replica, replica.loads
         self.politeness = politeness = terms.politeness
         columns = ShardColumns(replica, politeness, admission)

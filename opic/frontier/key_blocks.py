@@ -156,7 +156,6 @@ class BlockRanks:
         self._sorted, self._at = 0, 0  # How many of the blocks are sorted, and were taken.
 
     def __len__(self) -> int:
-        """Return the number of blocks that are left."""
         return len(self._blocks) - self._at
 
     def take_all(self) -> Int64s:

@@ -54,7 +54,6 @@ class NextAnswers:
         *,
         shares: Shares,
     ) -> None:
-        """See `opic.frontier.Frontier`."""
         self._crawl, self._hot, self._choices, self._orders, self._pending = crawl, hot, choices, orders, pending
         self._shares = shares
 

@@ -80,7 +80,6 @@ class PageCounts:
     """The code of each page, the number of pages with each code, and the number of free pages of each host."""
 
     def __init__(self) -> None:
-        """Start with no pages."""
         self.code: Uint8s = np.zeros(0, np.uint8)
         self.totals: Int64s = np.zeros(CODES, np.int64)
         self._free: Int32s = np.zeros((0, 2), np.int32)

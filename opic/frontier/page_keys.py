@@ -123,7 +123,6 @@ class AtRandom(Order):
     """The order Random: by a number that changes at each read of the page."""
 
     def __init__(self, columns: OrderColumns, *_: object) -> None:
-        """Take the columns of the shard."""
         self._columns = columns
 
     def keys(self, ids: Int64s) -> Float64s:

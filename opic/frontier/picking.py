@@ -33,7 +33,6 @@ class Picked:
     parts: Int64s  # Which order of a mix each is of.
 
     def __len__(self) -> int:
-        """Return the number of pages."""
         return len(self.ids)
 
     def only(self, some: Bools | Int64s | slice) -> "Picked":

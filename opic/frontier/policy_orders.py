@@ -22,7 +22,6 @@ class PolicyOrders:
     """The orders of policies, by name. Not thread-safe."""
 
     def __init__(self, hot: HotCrawl, rng: Callable[[], np.random.Generator]) -> None:
-        """Make no order yet; `rng` returns what draws pages."""
         self._hot, self._rng = hot, rng
         self._made = dict[str, tuple[object, Clock, list[Order]]]()  # With what it was made of.
         self._inlinks: InLinkColumns | None = None

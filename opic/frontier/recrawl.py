@@ -28,7 +28,6 @@ class DrawnByYields(Arrivals):
     """The orders OR and YR: by a column of what past reads of pages have discovered, "seen" or "rate"."""
 
     def __init__(self, hot: HotOrder, clock: Clock, replica: Replica, column: str) -> None:
-        """Take the replica that has the column."""
         super().__init__(hot, clock)
         self._replica, self._column = replica, column
 

@@ -72,7 +72,6 @@ class FrontierScheduler:
         *,
         shares: Shares,
     ) -> None:
-        """See `opic.frontier.Frontier`."""
         self.crawl, self.terms, self.admission, self._orders = crawl, terms, admission, orders
         self.hot = HotCrawl(crawl, terms, admission)
         self.choices = Choices(self.hot, admission)

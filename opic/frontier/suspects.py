@@ -22,7 +22,6 @@ class Suspects:
     """The hosts that rest, by shard and number. Not thread-safe; the locks of replicas are taken here."""
 
     def __init__(self) -> None:
-        """Suspect no host."""
         self._spans: dict[tuple[int, int], tuple[float, float]] = {}  # By host: until when, and for how long.
 
     def __len__(self) -> int:

@@ -23,7 +23,6 @@ class Timers:
     """
 
     def __init__(self) -> None:
-        """Start empty."""
         self._runs: list[tuple[Float64s, Int64s]] = []
         self._recent: list[tuple[Float64s, Int64s]] = []
         self._recent_count, self._soonest = 0, np.inf
@@ -96,7 +95,6 @@ class SparseTimes:
     """
 
     def __init__(self) -> None:
-        """Start with zeros."""
         self._block = np.zeros(0, np.int32)  # The block of each range of 64 numbers; block 0 stays zero.
         self._times = np.zeros((1, 1 << BLOCK_BITS))
         self._used = 1

@@ -63,7 +63,6 @@ class CrawledLinks:
         return page in self._known
 
     def __len__(self) -> int:
-        """Count the fetched pages."""
         return len(self._fetched)
 
     def add(self, page: int, targets: Sequence[int] | Int64s) -> None:

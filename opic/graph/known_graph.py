@@ -46,7 +46,6 @@ class KnownGraph:
     """
 
     def __init__(self, pool: LinkPool) -> None:
-        """Start without pages."""
         self.pool, self.version = pool, 0
         self.fetched, self.gone, self.moves = (np.zeros(0, np.bool_) for _ in range(3))
         self.moves_at, self.gone_at = np.zeros(0, np.int64), np.zeros(0, np.int64)  # Where they are set.
@@ -55,7 +54,6 @@ class KnownGraph:
         self._matrix: PooledMatrix | None = None
 
     def __len__(self) -> int:
-        """Return the number of pages."""
         return len(self.gone)
 
     @property

@@ -27,7 +27,6 @@ class LinkPool:
     """
 
     def __init__(self) -> None:
-        """Start without links."""
         self._start, self._count = np.zeros(0, np.int64), np.zeros(0, np.int32)
         self._pool, self._used, self._garbage = np.zeros(0, np.uint32), 0, 0
         # The runs of links in the pool, by their starts, and the page that put each there; a page's last run counts.

@@ -91,7 +91,6 @@ class LinkReader:
     """Asks one process after another for the links of pages; for one thread, which waits for each answer."""
 
     def __init__(self, *, drop_nofollow: bool = False) -> None:
-        """Start nothing yet."""
         self._flags = (DROP_FLAG,) if drop_nofollow else ()
         self._process: subprocess.Popen[bytes] | None = None
 

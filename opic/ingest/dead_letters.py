@@ -129,7 +129,6 @@ class StoredLetters:
     """The dead letters of a crawl without Kafka, whose log is also in the store."""
 
     def __init__(self, crawl: Crawl, log: EventLog) -> None:
-        """Read letters from the shards and publish them to the log."""
         self._crawl, self._log = crawl, log
 
     def _all(self) -> Iterator[tuple[Shard, Letter]]:

@@ -23,7 +23,6 @@ class Deliveries:
     """Delivers between the shards of a crawl, by the writers of all of them."""
 
     def __init__(self, crawl: Crawl, stores: Sequence[ShardWriter]) -> None:
-        """Deliver nothing yet."""
         self._crawl, self._stores = crawl, stores
         self._swept: set[int] = set()  # Shards whose senders' outboxes are trimmed of all entries taken.
 

@@ -24,7 +24,6 @@ class Heartbeat:
     """Says that this worker is there."""
 
     def __init__(self, shard: Shard) -> None:
-        """Prepare it; `shard` is the crawl's first."""
         self._client, self._key = shard.client, shard.keys.metrics
         self._field = PREFIX + secrets.token_hex(8)
         self._said = float("-inf")

@@ -40,7 +40,6 @@ class StepCounts:
     """
 
     def __init__(self, shard: Shard) -> None:
-        """Start with nothing to write."""
         self._shard = shard
         self._new: dict[str, int] = {}
         self._last = 0, 0  # Records of the log, and their events.

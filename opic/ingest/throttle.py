@@ -16,7 +16,6 @@ class Throttle:
     """
 
     def __init__(self) -> None:
-        """Start without."""
         self._until = float("-inf")
         self.total = 0.0  # Seconds; overlapping ones count once.
 

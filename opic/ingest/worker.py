@@ -170,7 +170,6 @@ class Backoff:
     """Exponential back-off with jitter, so that many workers do not retry at the same time."""
 
     def __init__(self) -> None:
-        """Start with the shortest wait."""
         self._next = BACKOFF_FIRST_SECONDS
 
     def seconds(self) -> float:

@@ -70,7 +70,6 @@ class Health(HealthAnswers, WorkerWatch):
     """Metrics and readiness of a worker."""
 
     def __init__(self) -> None:
-        """Start as not ready."""
         super().__init__()
         self._lag: Mapping[str, Lag] = {}
         self.throttle: Throttle | None = None  # Of Kafka.
@@ -158,12 +157,10 @@ class HealthPort:
         self._thread = threading.Thread(target=self._server.serve_forever, name="opic-health", daemon=True)
 
     def __enter__(self) -> "HealthPort":
-        """Start serving."""
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Stop serving."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

@@ -88,7 +88,6 @@ class Journal(AbstractContextManager["Journal"]):
                 opened.pop_all()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close the file."""
         self.close()
 
     def close(self) -> None:

@@ -69,7 +69,6 @@ class ServiceView(AbstractContextManager["ServiceView"]):
         )
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close all connections."""
         self._runner.run(self._client.aclose())
         self._runner.close()
 

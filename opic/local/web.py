@@ -95,7 +95,6 @@ class WebFetcher(AbstractContextManager["WebFetcher"]):
         )
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close all connections."""
         self.close()
 
     def close(self) -> None:

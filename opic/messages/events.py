@@ -50,7 +50,6 @@ class Event(Struct, omit_defaults=True):
     priority: Annotated[float | None, about(PRIORITY)] = None
 
     def __post_init__(self) -> None:
-        """Put the default in the place of null."""
         if self.links is None:
             self.links = []
         if self.status is None:

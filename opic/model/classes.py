@@ -272,13 +272,11 @@ class WeightClasses:
     """
 
     def __init__(self, placed: Sequence[tuple[int, WeightClass]] = (), version: int = 0, known: int = 0) -> None:
-        """Place classes in slots."""
         self.placed, self.version, self.known = tuple(placed), version, known
         self._matchers = [_Matcher(slot, one) for slot, one in self.placed]
         self.names = {slot: one.name for slot, one in self.placed}  # By slot.
 
     def __bool__(self) -> bool:
-        """True if any class is defined."""
         return bool(self.placed)
 
     def __eq__(self, other: object) -> bool:

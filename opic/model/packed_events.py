@@ -117,7 +117,6 @@ class Packs:
     """The records that are filled, by partition."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._filling: dict[int | None, Pack] = {}
 
     def add(self, partition: int | None, host: bytes, value: bytes, links: int, number: int = 0) -> Pack | None:
@@ -138,7 +137,6 @@ class Packs:
             yield self._filling.pop(partition)
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
         return bool(self._filling)
 
 

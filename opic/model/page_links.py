@@ -34,7 +34,6 @@ class PageLinks:
                 object.__setattr__(self, name, np.zeros(len(links), np.bool_))
 
     def __len__(self) -> int:
-        """Return the number of pages."""
         return len(self.pages)
 
     @classmethod

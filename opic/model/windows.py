@@ -92,7 +92,6 @@ class Past:
     shards: Int64s | None = None
 
     def __len__(self) -> int:
-        """Count the pages."""
         return len(self.cash)
 
 

@@ -138,7 +138,6 @@ class Hold:
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
-        """Start the hold."""
         self._write()
         return self
 

@@ -104,7 +104,6 @@ class PartFile:
     """A file that is being written. Closing it syncs it to disk and completes its checksum."""
 
     def __init__(self, directory: Path, backup_id: str, shard: int, part: str) -> None:
-        """Create the file, replacing an existing one."""
         self.path, self.shard, self.part = directory / file_name(shard, part), shard, part
         self.values = 0
         self._hash = hashlib.sha256()

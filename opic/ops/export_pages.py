@@ -48,20 +48,17 @@ class MetaCopy:
     """The metadata of all pages as of the position of the replicas, in a temporary file."""
 
     def __init__(self, crawl: Crawl) -> None:
-        """Copy nothing yet."""
         self._crawl = crawl
         self._file = sqlite3.connect("")  # A private file, which the system removes with the process.
         self._file.execute("CREATE TABLE metas (shard, page, packed, PRIMARY KEY (shard, page)) WITHOUT ROWID")
         self._listeners = [partial(self._changed, shard) for shard in range(len(crawl))]
 
     def __enter__(self) -> "MetaCopy":
-        """Listen to what changes from now on."""
         for replica, listener in zip(self._crawl.replicas, self._listeners, strict=True):
             replica.effect_listeners.append(listener)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Stop listening; remove the file."""
         for replica, listener in zip(self._crawl.replicas, self._listeners, strict=True):
             replica.effect_listeners.remove(listener)
         self._file.close()

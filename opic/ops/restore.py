@@ -189,7 +189,6 @@ class _Restore:
     """The writes of one restore. They stop if another restore into the same crawl begins."""
 
     def __init__(self, client: Client, directory: Path, crawl: str, manifest: Mapping[str, Any]) -> None:
-        """Write nothing yet."""
         self._client, self._directory, self._crawl, self._manifest = client, directory, crawl, manifest
         self.shards = [Keys(crawl, number) for number in range(manifest["shards"])]
         self.token = f"{manifest['id']}-{secrets.token_hex(8)}".encode()  # Names this restore, then the era.

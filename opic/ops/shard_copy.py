@@ -75,7 +75,6 @@ class ShardCopy:
     """Writes the backup files of one shard. Not thread-safe."""
 
     def __init__(self, crawl: Crawl, shard: Shard, directory: Path, backup_id: str) -> None:
-        """Create empty files."""
         self._crawl, self._client, self.shard, self.keys = crawl, shard.client, shard, shard.keys
         self._directory, self._backup_id = directory, backup_id
         self._files: dict[str, PartFile] = {}

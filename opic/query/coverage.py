@@ -66,7 +66,6 @@ class CoverageQuery:
     """Answers questions about coverage, from the flow of trust. Thread-safe."""
 
     def __init__(self, flows: PageFlows) -> None:
-        """Read nothing before the first question."""
         self._flows, self._kept, self._crawl = flows, flows.kept, flows.kept.crawl
         self._view: CoverageView | None = None  # The last one.
         self._took, self._at = 0.0, float("-inf")  # Seconds that it took, and when it was computed (monotonic).

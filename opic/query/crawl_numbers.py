@@ -24,13 +24,11 @@ class CrawlNumbers:
     """The numbers of pages: given once, never to another page. One thread at a time may give new ones."""
 
     def __init__(self, shards: int) -> None:
-        """Give none yet."""
         self._blocks = [np.zeros(0, np.int64) for _ in range(shards)]  # By shard: the first number of each block.
         self._known = [0] * shards  # How many blocks a shard has.
         self._shard, self._first, self._given = np.zeros(0, np.int64), np.zeros(0, np.int64), 0  # By block.
 
     def __len__(self) -> int:
-        """Return a number above all that were given."""
         return self._given << BLOCK_BITS
 
     def reserve(self, shard: int, pages: int) -> None:

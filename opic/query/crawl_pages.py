@@ -36,7 +36,6 @@ class CrawlPages:
     kept: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
-        """Return the number of ids."""
         return len(self.state)
 
     def places(self, positions: Int64s) -> list[Place]:

@@ -39,7 +39,6 @@ class HostNames:
         return len(self._tables) * max(map(len, self._tables))
 
     def __getitem__(self, number: int) -> str:
-        """Return a host's name."""
         at, shard = divmod(number, len(self._tables))
         names = self._tables[shard].names
         return names[at] if at < len(names) else ""

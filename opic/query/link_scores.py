@@ -33,7 +33,6 @@ class InLinkCounts:
     """By page: how many pages that were read and exist link to it, as last read; 4 bytes a page."""
 
     def __init__(self, pool: LinkPool) -> None:
-        """Count the links of all pages."""
         self._counts: Uint32s = pool.link_counts(pool.pages_linked()).astype(np.uint32)
         self._changed: list[Uint32s] | None = []  # Pages whose counts changed; None for any.
         self._noted = 0

@@ -238,7 +238,6 @@ class Snapshots:
     """Makes and caches snapshots of a crawl on request. Thread-safe."""
 
     def __init__(self, crawl: Crawl) -> None:
-        """Create the cache. The first query makes a snapshot."""
         self.crawl, self.loaded = crawl, LoadedImportance(crawl)
         self._lock, self._view_lock = threading.Lock(), threading.Lock()
         self._shown: Snapshot | None = None

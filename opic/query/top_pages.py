@@ -50,7 +50,6 @@ class Cursor:
         return cls(int(shard), int(page), number)
 
     def __str__(self) -> str:
-        """Return it as clients see it."""
         return f"{self.shard}-{self.page}-{self.value!r}"
 
     def later(self, values: Int64s | Float64s, position: int, total: float = 1.0) -> Bools:

@@ -35,7 +35,6 @@ class UnknownLinks:
     """The links, by fingerprint of their page. For one thread at a time."""
 
     def __init__(self) -> None:
-        """Start without links."""
         self._source: Uint32s = np.zeros(0, np.uint32)
         self._target: Uint64s = np.zeros(0, np.uint64)
         self._fresh: Bools = np.zeros(0, np.bool_)

@@ -38,7 +38,6 @@ class Amounts:
     """Amounts that pages receive, noted part by part; a page may come several times."""
 
     def __init__(self) -> None:
-        """Start with none."""
         self._pages, self._amounts = [NO_NUMBERS], [NO_NUMBERS]
 
     def add(self, pages: Int64s, amounts: Int64s) -> None:

@@ -23,7 +23,6 @@ class Growing:
     COLUMNS: ClassVar[tuple[tuple[str, str], ...]] = ()  # Name, type.
 
     def __init__(self) -> None:
-        """Start empty."""
         for name, dtype in self.COLUMNS:
             setattr(self, name, np.zeros(0, dtype))
 
@@ -43,7 +42,6 @@ class Undo:
     """An undo log: old values of rows that are about to change, restored in reverse order."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._kept: list[tuple[Growing, str, Any, NDArray[Any]]] = []
 
     def keep(self, owner: Growing, name: str, rows: Any) -> None:

@@ -25,7 +25,6 @@ class CrawlAudit:
         follow: Callable[[], list[Replica]],
         ask: Callable[[Sequence[Sequence[Any]]], list[Any]],
     ) -> None:
-        """Take the shards of a crawl, and its `follow` and `ask`."""
         self._shards, self._follow, self._ask = shards, follow, ask
         self._replicas = follow()
 

@@ -23,7 +23,6 @@ class CrawlShards:
         self.client, self.rules = shards[0].client, shards[0].rules
 
     def __len__(self) -> int:
-        """Count the shards."""
         return len(self.shards)
 
     @classmethod

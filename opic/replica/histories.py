@@ -73,7 +73,6 @@ class Histories:
     """Rows of pages, numbered from 1. Row 0 stands for a page without a history."""
 
     def __init__(self, rules: CrawlRules) -> None:
-        """Start empty."""
         self.rules = rules
         self.rows, self.slots, self.anchors = _Rows(), _Slots(), _Anchors()
         self.count = self.slot_count = 1  # The next numbers; 0 means none.

@@ -32,7 +32,6 @@ class HostTable:
     """
 
     def __init__(self) -> None:
-        """Start empty."""
         self.names: list[str] = []
         self._number: dict[str, int] = {}
         self._domain = np.zeros(0, np.int32)
@@ -40,7 +39,6 @@ class HostTable:
         self._below: dict[str, tuple[int, Int32s]] = {}  # By domain: hosts scanned so far, those at or below it.
 
     def __len__(self) -> int:
-        """Count the hosts."""
         return len(self.names)
 
     @property

@@ -41,7 +41,6 @@ class FingerprintIndex:
     """
 
     def __init__(self) -> None:
-        """Start empty."""
         self._column = _Column()
         self._table = _Table(TABLE_BITS_MIN)
         # The previous table while a larger one is being filled. It holds all pages below `_old_pages`; the larger one
@@ -71,7 +70,6 @@ class FingerprintIndex:
         return index
 
     def __len__(self) -> int:
-        """Count the pages."""
         return self._column.pages
 
     @property

@@ -42,7 +42,6 @@ class SparseColumns(Growing):
     SPARSE: ClassVar[tuple[Column, ...]] = ()
 
     def __init__(self) -> None:
-        """Start empty."""
         super().__init__()
         for of in self.SPARSE:
             setattr(self, of.name, np.zeros(0, of.dtype))
@@ -110,7 +109,6 @@ class PageColumns(SparseColumns):
     priority: NDArray[np.float64]  # 0 for 1.
 
     def __init__(self) -> None:
-        """Start empty."""
         super().__init__()
         self.puts = dict.fromkeys(BY_NAME, 0)  # How often values of a column that events give have changed.
 

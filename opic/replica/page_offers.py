@@ -12,7 +12,6 @@ class PageOffers:
     """What the columns of a replica say of when its pages are offered."""
 
     def __init__(self, columns: PageColumns) -> None:
-        """Ask these columns."""
         self._columns = columns
 
     @property

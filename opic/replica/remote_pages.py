@@ -30,7 +30,6 @@ class Domains:
     """Numbers of registered domains. Hosts of one domain have the same number."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._domains: dict[str, int] = {}
 
     def of_host(self, host: str) -> int:
@@ -68,7 +67,6 @@ class RemotePages(Growing):
         super().__init__()
 
     def __len__(self) -> int:
-        """Return how many pages have a number."""
         return len(self._urls)
 
     def resolve(self, urls: Sequence[str], fingerprints: Uint64s, shard: int) -> Int64s:

@@ -29,7 +29,6 @@ class UrlTail:
     """URLs by page id, of all pages from `first` on."""
 
     def __init__(self) -> None:
-        """Start with page 0."""
         self._chunks: list[_Chunk] = []
         self.first = self.end = 0
 

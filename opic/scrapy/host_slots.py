@@ -20,7 +20,6 @@ class HostSlots:
     """Watches what the downloader sends, and what comes back."""
 
     def __init__(self, crawler: Crawler, pages: InFlight) -> None:
-        """Connect to the signals of the downloader."""
         self._crawler, self._pages = crawler, pages
         crawler.signals.connect(self._slow_down, signals.request_reached_downloader)
         crawler.signals.connect(self._heard, signals.response_downloaded)

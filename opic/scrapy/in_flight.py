@@ -102,7 +102,6 @@ class InFlight:
     """All fetches and leases of a crawl; the scheduler and the middlewares share it."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self.fetches: dict[Request, Fetch] = {}
         self.over = deque[Fetch]()  # Those that the engine is done with, until they are reported.
         self.leases: dict[str, LeasedPage] = {}  # Of the session, by page.

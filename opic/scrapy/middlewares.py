@@ -22,7 +22,6 @@ class PageEvents(BaseSpiderMiddleware):
     """
 
     def __init__(self, crawler: Crawler) -> None:
-        """Note nothing yet."""
         super().__init__(crawler)
         self._pages = in_flight_of(crawler)
 

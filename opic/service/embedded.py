@@ -87,7 +87,6 @@ class EmbeddedServer:
     """The server process and its data directory."""
 
     def __init__(self, data: Path) -> None:
-        """Nothing is started yet."""
         self.data = data.absolute()
         self.url = ""
         self.process: subprocess.Popen[bytes] | None = None

@@ -65,7 +65,6 @@ class EmbeddedService:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """End the worker, then the store."""
         self._stack.__exit__(kind, error, at)
 
     def not_ready(self) -> str | None:

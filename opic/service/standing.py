@@ -24,11 +24,9 @@ class StandingService:
     backend: Backend
 
     def __init__(self, settings: Settings) -> None:
-        """Create the service; entering the context opens it."""
         self.settings = settings
 
     def __enter__(self) -> "StandingService":
-        """Connect to the store, and to Kafka if configured."""
         if self.settings.kafka_bootstrap is not None:
             from opic.ingest.kafka.known_offsets import check_topic
 
@@ -56,7 +54,6 @@ class StandingService:
                 return backend
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close the connections."""
         self.backend.close()
 
     def succeed(self) -> None:

@@ -47,7 +47,6 @@ class Worker:
     """One worker, which runs until a signal arrives or its parent process is gone."""
 
     def __init__(self, settings: Settings) -> None:
-        """Install signal handlers."""
         self.settings, self.health, self._outage = settings, Health(), Outage(log)
         self._done = threading.Event()
         # Its pid as the parent gave it: by now the parent may be gone, and another process have adopted this one.

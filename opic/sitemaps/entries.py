@@ -59,7 +59,6 @@ class EntryReader:
     """
 
     def __init__(self, base: str, entries_max: int) -> None:
-        """Prepare to read; see `SitemapParser`."""
         self.entries: list[SitemapEntry] = []
         self.kind = self.root = ""
         self.damaged: list[int] = []

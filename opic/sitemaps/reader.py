@@ -61,7 +61,6 @@ class SitemapReader(AbstractContextManager["SitemapReader"]):
     """
 
     def __init__(self, limits: SitemapLimits = SitemapLimits()) -> None:
-        """Open no connection yet."""
         self.problems: list[str] = []
         self._limits = limits
         self._urls_left, self._files_left = limits.urls_max, limits.files_max
@@ -76,7 +75,6 @@ class SitemapReader(AbstractContextManager["SitemapReader"]):
         )
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close all connections."""
         self._runner.run(self._web.aclose())
         self._runner.close()
 

@@ -57,7 +57,6 @@ class Cluster(LoadsLibrary, RedisCluster):
     ERRORS_ALLOW_RETRY: Any = tuple(e for e in RedisCluster.ERRORS_ALLOW_RETRY if e is not redis.TimeoutError)
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        """Connect and read the list of nodes."""
         self.outdated = False  # Set after a redirection: the next call reads the slot table again.
         self._silent_until: dict[str, float] = {}
         super().__init__(*args, **options)

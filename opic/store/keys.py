@@ -74,7 +74,6 @@ class Key:
         self.forgets, self.slots, self._attribute = forgets, slots, ""
 
     def __set_name__(self, owner: type, attribute: str) -> None:
-        """Take the name of the attribute."""
         self._attribute, self.name = attribute, self.name or attribute.replace("_", "")
 
     @overload

@@ -19,7 +19,6 @@ class KnownSinceNotes:
     """What the writer of a shard notes of its steps."""
 
     def __init__(self) -> None:
-        """Note the next step that makes a page known."""
         self._next = self._sent = 0
 
     def entries(self, seconds: int, first_page: int | None, again: Collection[int]) -> bytes:
@@ -45,7 +44,6 @@ class KnownSince:
     """When the pages of a shard became known."""
 
     def __init__(self, fields: Mapping[bytes, bytes]) -> None:
-        """Take the entries of a shard, as its hash has them."""
         entries = np.frombuffer(b"".join(fields[number] for number in sorted(fields, key=int)), ENTRY)
         starts = entries[entries["alone"] == 0]
         page = starts["page"].astype(np.int64)

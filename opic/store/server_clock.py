@@ -22,7 +22,6 @@ class ServerClock:
     """The time of a key's server, asked at most every ASK_SECONDS and carried on by this machine's monotonic clock."""
 
     def __init__(self, client: Client, key: str) -> None:
-        """Name the server; nothing is sent yet."""
         self._client, self._key = client, key
         self._known: tuple[float, int] | None = None  # Monotonic time, and the server's at that moment.
 

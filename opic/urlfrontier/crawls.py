@@ -41,7 +41,6 @@ class UrlFrontierCrawl:
     """A crawl: coroutines that put items and lease pages; the other methods block."""
 
     def __init__(self, backend: Backend) -> None:
-        """Use an open store."""
         self.backend = backend
         self._parents = Parents()
         self._own_leases = dict[str, float]()  # By URL: the end of the lease of each page handed out here, monotonic.

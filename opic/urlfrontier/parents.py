@@ -21,7 +21,6 @@ class Parents:
     """Waiting pages, by the URL of the page that links to them. Not thread-safe: used in one event loop."""
 
     def __init__(self) -> None:
-        """Nothing waits yet."""
         self._children: defaultdict[str, dict[Child, None]] = defaultdict(dict)  # In the order of their arrival.
 
     async def linked(self, parent: str, url: str, seconds: float) -> bool:

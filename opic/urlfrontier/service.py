@@ -30,7 +30,6 @@ class CallRefused(Exception):
     """Ends a call with a status of gRPC."""
 
     def __init__(self, status: grpc.StatusCode, why: str) -> None:
-        """Take the status, and the sentence for people."""
         super().__init__(why)
         self.status = status
 

@@ -96,7 +96,6 @@ class RuleBook:
     _pieces: list[tuple[tuple[str, ...], bool]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Index the rules by host and domain."""
         for number, rule in enumerate(self.rules):
             self._pieces.append(pieces_of(rule.path))
             if rule.host is not None:

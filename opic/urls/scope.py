@@ -22,7 +22,6 @@ class Scope:
     _of_host: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Index the beginnings by host."""
         for prefix in self.prefixes:
             host = host_of(prefix)
             self._of_host[host] = (*self._of_host.get(host, ()), prefix)

@@ -16,7 +16,6 @@ class UrlBatch:
     """Canonical URLs, which are ASCII, joined by line feeds."""
 
     def __init__(self, urls: Sequence[str]) -> None:
-        """Join the URLs."""
         self.urls = urls
         self._text = "\n".join(urls)
         self._bytes = np.frombuffer(self._text.encode("ascii"), np.uint8)
@@ -26,7 +25,6 @@ class UrlBatch:
         self._slashes = np.flatnonzero(self._bytes == ord("/"))
 
     def __len__(self) -> int:
-        """Count the URLs."""
         return len(self.urls)
 
     def authorities(self) -> list[str]:

@@ -129,7 +129,6 @@ class TopicLetters:
     """The dead letters of a crawl on Kafka. The store remembers which were replayed, while the topic has them."""
 
     def __init__(self, cluster: KafkaCluster, crawl: Crawl) -> None:
-        """Read from the topic of dead letters, publish to that of events."""
         self._cluster, self._crawl = cluster, crawl
         self._first = crawl.shards[0]
 

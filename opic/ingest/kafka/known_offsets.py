@@ -30,7 +30,6 @@ class FirstOffsets:
     """The offsets from which a crawl needs the partitions of a topic, kept in the store."""
 
     def __init__(self, crawl: Crawl, topic: str) -> None:
-        """Read nothing yet."""
         self._crawl, self._field = crawl, FIELD + topic
 
     def of(self, begins: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

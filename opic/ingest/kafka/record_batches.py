@@ -44,7 +44,6 @@ class Damaged(broken.CorruptRecordError):  # type: ignore[misc]
     """A batch on the topic can't be read. It says which one."""
 
     def __str__(self) -> str:
-        """Return the message without the client's prefix."""
         return str(self.args[0])
 
 
