@@ -420,10 +420,10 @@ class Calls:
 
     def _series_and_curve(self, asked: Sequence[int]) -> list[Mapping[str, object]]:
         now, curve = time.time(), self._backend.curve
-        progress = curve.progress()
+        points, progress = curve.so_far()
         found = dataclasses.asdict(forecast(progress, round(now * MILLION)))
         told = {
-            "convergence": [point.shown() for point in curve.points()],
+            "convergence": [point.shown() for point in points],
             "progress": [counts.shown() for counts in progress],
             "forecast": {**found, "text": sentences.ending(found)},
             "as_of": now,

@@ -144,27 +144,21 @@ class Convergence:
     def _progress_now(self, books: Books) -> PageProgress:
         return PageProgress(books.time_us, books.open, *self._counts())
 
-    def progress(self) -> list[PageProgress]:
-        """Return the stored counts of pages and the current ones, oldest first.
+    def so_far(self) -> tuple[list[Point], list[PageProgress]]:
+        """Return the stored points and counts of pages, in order, and as the last of each the present ones.
 
         Raises:
             StoreError: the store is unavailable.
         """
-        kept = sorted(map(PageProgress._make, self._stored(self._crawl.shards[0].keys.progress, COUNTS)))
-        now = self._progress_now(self._merged(self._crawl.books()))
-        return [*(one for one in kept if one.time_us < now.time_us), now]
-
-    def points(self) -> list[Point]:
-        """Return the stored points and the current one, ordered by clock.
-
-        Raises:
-            StoreError: the store is unavailable.
-        """
-        stored, parts = self._stored(self._crawl.shards[0].keys.curve, PACKED), self._crawl.books()
-        now = self._point(parts, self._merged(parts))
+        keys, parts = self._crawl.shards[0].keys, self._crawl.books()
+        books = self._merged(parts)
+        now, counts_now = self._point(parts, books), self._progress_now(books)
         # A store that lost its latest records has not reached some of these points again.
-        kept = {point.clock: point for point in map(Point._make, stored) if point.clock < now.clock}
-        return [*(kept[clock] for clock in sorted(kept)), now]
+        points = map(Point._make, self._stored(keys.curve, PACKED))
+        kept = {point.clock: point for point in points if point.clock < now.clock}
+        counts = sorted(map(PageProgress._make, self._stored(keys.progress, COUNTS)))
+        earlier = [one for one in counts if one.time_us < books.time_us]
+        return [*(kept[clock] for clock in sorted(kept)), now], [*earlier, counts_now]
 
     def series(self, count: int) -> list[dict[str, object]]:
         """Return time, rounds and clock, oldest first: about `count` entries of the stored series, and the current one.
