@@ -58,7 +58,7 @@ class StoredPolicy:
     """The policy in the store. Thread-safe."""
 
     def __init__(self, crawl: Crawl) -> None:
-        self._crawl, self._key = crawl, crawl.shards[0].keys.rules
+        self._crawl, self._key, self._head = crawl, crawl.shards[0].keys.rules, crawl.shards[0].keys.head
 
     def version(self) -> bytes | None:
         """Return the version of the policy; None if none was set."""
@@ -139,7 +139,9 @@ class StoredPolicy:
         traps = {name: value for name, value in policy.traps.shown().items() if value != plain[name]}
         packed = msgpack.packb({"rules": [rule.shown() for rule in policy.book.rules], "traps": traps})
         with store_errors():
-            done = self._crawl.client.execute_command(*of_call("rules", (self._key,), stored, packed, policy.version))
+            done = self._crawl.client.execute_command(
+                *of_call("rules", (self._key, self._head), stored, packed, policy.version)
+            )
         return bool(done)
 
 

@@ -2,6 +2,7 @@
 
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +13,7 @@ from opic.cli.store import PROGRESS_LINE_SECONDS, connected
 from opic.errors import BadInput
 
 if TYPE_CHECKING:
-    from opic.migration.migrate import Progress, Report
+    from opic.migration.migrate import Migration, Progress, Report
     from opic.settings import Settings
     from opic.store.durability import Durability
 
@@ -48,6 +49,7 @@ def migrate(
     that may remove keys.
     """
     from opic.migration import migrate as migration
+    from opic.redaction import without_secret
     from opic.store import connect
 
     rules = {"damping": damping, "regrant": regrant, "history_measures": history_measures, "inflow": inflow}
@@ -56,17 +58,16 @@ def migrate(
     with connected(chosen, writes=True) as (settings, client), ExitStack() as stack:
         show = stack.enter_context(showing_progress(PROGRESS_LINE_SECONDS))
         to = client if to_store is None else stack.enter_context(connect(to_store))
-
-        def say(what: str) -> None:
-            show(0, None, what)
-
+        store, say = "" if to_store is None else without_secret(to_store), partial(show, 0, None)
         if abort:
-            ended = migration.abort(client, settings.crawl, to)
-            answer: dict[str, Any] = {"aborted": ended.to, "whole": settings.crawl}
+            answer: dict[str, Any] = {"aborted": migration.abort(client, settings.crawl, to, store).to}
+            answer["whole"] = settings.crawl
         elif resume:
-            answer = _shown(migration.resume(client, settings.crawl, to, say, _durability(settings)))
+            durability = _durability(settings)
+            done = migration.resume(client, settings.crawl, to, say, durability=durability, store=store)
+            answer = _shown(done)
         else:
-            answer = _shown(_begun(settings, client, to, str(name), to_store, given, say))
+            answer = _shown(_begun(settings, client, to, migration.Migration(str(name), store, _stored(given)), say))
     print_answer(answer, chosen.as_json)
 
 
@@ -81,14 +82,9 @@ def _check_asked(name: str | None, given: dict[str, Any], *, resume: bool, abort
         raise BadInput("nothing is to change: give --shards or a rule; for another store alone, use backup and restore")
 
 
-def _begun(  # noqa: PLR0917 - what a migration needs
-    settings: "Settings", client: Any, to: Any, name: str, to_store: str | None, given: dict[str, Any], say: "Progress"
-) -> "Report":
-    from opic.migration import migrate as migration
+def _stored(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the rules as a store keeps them."""
     from opic.model.cash import MILLION, damping_ppm
-    from opic.redaction import without_secret
-    from opic.replica import Crawl as OpenCrawl
-    from opic.service.moves import after_moves
     from opic.settings import RULES
 
     stored = {RULES[rule]: value for rule, value in given.items()}
@@ -96,11 +92,18 @@ def _begun(  # noqa: PLR0917 - what a migration needs
         stored["q"] = damping_ppm(stored["q"])
     if "regrant_ppm" in stored:
         stored["regrant_ppm"] = round(stored["regrant_ppm"] * MILLION)
+    return stored
+
+
+def _begun(settings: "Settings", client: Any, to: Any, wanted: "Migration", say: "Progress") -> "Report":
+    from opic.migration.migrate import begin
+    from opic.replica import Crawl as OpenCrawl
+    from opic.service.moves import after_moves
+
     settings = after_moves(client, settings)
     durability, yields = _durability(settings), settings.yields
     crawl = OpenCrawl.open(client, settings.crawl, create=False, durability=durability, yields=yields)
-    store = without_secret(to_store) if to_store is not None else ""
-    return migration.begin(crawl, to, migration.Migration(name, store, stored), say)
+    return begin(crawl, to, wanted, say)
 
 
 def _durability(settings: "Settings") -> "Durability":

@@ -223,7 +223,7 @@ class HotCrawl:
                 by_shard.setdefault(place[0], []).extend((host, repr(delay)))
         if by_shard:
             self.crawl.ask([
-                of_call("delays", (self.crawl.shards[shard].keys.crawl_delays,), *pairs)
+                of_call("delays", ((keys := self.crawl.shards[shard].keys).crawl_delays, keys.head), *pairs)
                 for shard, pairs in by_shard.items()
             ])  # fmt: skip
 

@@ -360,14 +360,14 @@ def remove_copy(client: Client, migration: Migration) -> None:
     remove_keys(client, metas)
 
 
-def abort(client: Client, crawl: str, to: Client) -> Migration:
+def abort(client: Client, crawl: str, to: Client, store: str = "") -> Migration:
     """End a migration that broke off: the old crawl goes on, and what was copied is removed.
 
     Raises:
-        BadInput: none is noted.
+        BadInput: none is noted, or to another store than `store`.
         Refused: the new crawl has taken over already.
     """
-    migration = noted_migration(client, crawl)
+    migration = noted_migration(client, crawl, store)
     first = Keys(crawl, 0)
     if noted_end(client, first) is not None:
         raise Refused(
@@ -382,15 +382,18 @@ def abort(client: Client, crawl: str, to: Client) -> Migration:
     return migration
 
 
-def noted_migration(client: Client, crawl: str) -> Migration:
-    """Return the migration that is noted in a crawl.
+def noted_migration(client: Client, crawl: str, store: str) -> Migration:
+    """Return the migration that is noted in a crawl; `store` is where it is to go, as `Migration.store`.
 
     Raises:
-        BadInput: none is.
+        BadInput: none is, or to another store.
     """
     if (found := noted(client, Keys(crawl, 0))) is None:
         raise BadInput(f"no migration of crawl {crawl!r} is under way: begin one with `opic migrate NAME --shards N`")
-    return Migration(**found)
+    if (migration := Migration(**found)).store != store:
+        other = f"give its URL with --to-store: {migration.store}" if migration.store else "leave --to-store out"
+        raise BadInput(f"the migration of crawl {crawl!r} goes to another store: {other}")
+    return migration
 
 
 def begin(crawl: Crawl, to: Client, migration: Migration, on_progress: Progress) -> Report:
@@ -415,12 +418,18 @@ def begin(crawl: Crawl, to: Client, migration: Migration, on_progress: Progress)
         return Move(crawl, to, migration, on_progress).run()
     except BaseException:  # Ctrl-C, too.
         if noted_end(crawl.client, crawl.shards[0].keys) is None:
-            abort(crawl.client, crawl.shards[0].keys.crawl, to)
+            abort(crawl.client, crawl.shards[0].keys.crawl, to, migration.store)
         raise
 
 
 def resume(
-    client: Client, crawl: str, to: Client, on_progress: Progress, durability: Durability | None = None
+    client: Client,
+    crawl: str,
+    to: Client,
+    on_progress: Progress,
+    *,
+    durability: Durability | None = None,
+    store: str = "",
 ) -> Report:
     """Go on with a migration that broke off: open the new crawl if it has taken over, else copy again.
 
@@ -430,12 +439,13 @@ def resume(
         to: a client of the store of the new crawl.
         on_progress: as for `begin`.
         durability: what must hold before a write counts.
+        store: the store of the new crawl, as `Migration.store`.
 
     Raises:
-        BadInput: none is noted.
+        BadInput: none is noted, or to another store.
         StoreUnavailable: it broke off again.
     """
-    migration, first = noted_migration(client, crawl), Keys(crawl, 0)
+    migration, first = noted_migration(client, crawl, store), Keys(crawl, 0)
     if noted_end(client, first) is not None:
         with store_errors():
             count = int(client.hget(first.meta, "shards") or 1)

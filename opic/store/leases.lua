@@ -317,13 +317,15 @@ local function polite(keys, args)
   return #args / 2
 end
 
--- opic_5_delays: set what robots.txt of hosts asks for, 0 for nothing.  KEYS crawldelays   ARGV host seconds ..
+-- opic_5_delays: set what robots.txt of hosts asks for, 0 for nothing.  KEYS crawldelays head   ARGV host seconds ..
 -- Writes only what differs: crawlers repeat their reports.
 local function delays(keys, args)
   if #args % 2 ~= 0 then return redis.error_reply('OPICARGS a delay for each host') end
   for i = 2, #args, 2 do
     if not amount(args[i]) then return redis.error_reply('OPICARGS bad delay') end
   end
+  local refusal = stopped(keys)
+  if refusal then return refusal end
   for i = 1, #args, 2 do
     local seconds = tonumber(args[i + 1]) ~= 0 and args[i + 1]
     if redis.call('HGET', keys.crawldelays, args[i]) ~= seconds then
@@ -356,10 +358,12 @@ local function limit(keys, args)
   return 1
 end
 
--- opic_5_rules: replace the URL rules, if they are of a version.  KEYS rules   ARGV version document new-version
+-- opic_5_rules: replace the URL rules, if they are of a version.  KEYS rules head   ARGV version document new-version
 -- The version is '*' for any, '' for none yet. Returns 1 if they are replaced.
 local function set_rules(keys, args)
   if #args ~= 3 then return redis.error_reply('OPICARGS expected a version, a document and a version') end
+  local refusal = stopped(keys)
+  if refusal then return refusal end
   if args[1] ~= '*' and (redis.call('HGET', keys.rules, 'version') or '') ~= args[1] then return 0 end
   redis.call('HSET', keys.rules, 'document', args[2], 'version', args[3])
   return 1

@@ -17,6 +17,7 @@ from opic.arrays import Float32s
 from opic.errors import ChangedMeanwhile, StoreDamaged
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
+from opic.store.recognition import check_not_stopped
 
 PAGES_A_BLOCK: Final = 1 << 16
 BLOCKS_A_CALL: Final = 16  # 4 MiB.
@@ -80,6 +81,7 @@ def publish(client: Client, keys: Sequence[Keys], about: LoadedAbout) -> None:
     Raises:
         ChangedMeanwhile: another load has removed them.
     """
+    check_not_stopped(client, keys[0])
     with store_errors():
         for shard, one in enumerate(keys):
             there = set(client.hkeys(one.loaded))

@@ -14,6 +14,7 @@ import zstandard
 from opic.errors import Refused
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
+from opic.store.recognition import check_not_stopped
 from opic.store.server_clock import server_now_us
 
 LISTS_MAX: Final = 1_000
@@ -44,6 +45,7 @@ def put_list(client: Client, keys: Keys, domain: str, ranking: Mapping[str, Any]
     Raises:
         Refused: there are LISTS_MAX lists of other domains, or lists of BYTES_MAX in all.
     """
+    check_not_stopped(client, keys)
     packed = zstandard.ZstdCompressor(level=LEVEL).compress(msgpack.packb(ranking))
     fields = {name: value for name, value in ranking.items() if name != "pages"} | {"pages": len(ranking["pages"])}
     head, others = ListHead(domain, _now(client, keys), len(packed), fields), list[ListHead]()

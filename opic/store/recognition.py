@@ -7,9 +7,10 @@ directory (`opic.service.known_crawls`), and in Kafka (`opic.ingest.kafka.known_
 from collections.abc import Mapping
 from typing import Final
 
-from opic.errors import CrawlMoved, StoreLost
+from opic.errors import CrawlMoved, CrawlStopped, StoreLost
 from opic.store.connection import Client, ask, store_errors
 from opic.store.keys import Keys
+from opic.store.server_clock import server_now_us
 
 SHARDS_SOUGHT: Final = 16  # At least so many are looked for where the meta does not say how many there are.
 # Fields of a shard's meta by which a process takes a crawl with another secret than the one that it knew.
@@ -62,6 +63,18 @@ def check_not_moved(keys: Keys, meta: Mapping[bytes, bytes]) -> None:
     if (moved := meta.get(MOVED)) is not None:
         to, _, store = moved.decode().partition(" ")
         raise CrawlMoved(keys.crawl, to, store)
+
+
+def check_not_stopped(client: Client, keys: Keys) -> None:
+    """Refuse a write that no function of the library makes while a shard takes none; `keys` are of the shard.
+
+    Raises:
+        CrawlStopped: its crawl is being moved to another one, or was.
+    """
+    with store_errors():
+        stop = client.hget(keys.head, "stop")
+    if stop is not None and int(stop) > server_now_us(client, keys.head):
+        raise CrawlStopped("the crawl is being moved to another one, which takes a moment: try again")
 
 
 def check_not_lost(client: Client, crawl: str, meta: Mapping[bytes, bytes], shards: int) -> None:

@@ -16,6 +16,7 @@ from migrations import links_of, moved, opened, pages_of
 from processes import environment
 from servers import Server
 
+from opic.admission import Admission
 from opic.errors import BadInput, CrawlMoved, CrawlStopped, Refused, SettingsError, StoreUnavailable
 from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest import Writer
@@ -24,6 +25,7 @@ from opic.migration.source import Source
 from opic.model.cash import CONTINUOUS
 from opic.replica import Crawl
 from opic.store.keys import Keys
+from opic.store.local_lists import put_list
 from opic.store.scan import key_names
 
 LOG = crossing_log()[:1_200]
@@ -139,6 +141,9 @@ def test_crawl_takes_no_writes_while_it_is_stopped_and_goes_on_after_that(server
         lambda: frontier.release([given[0].lease]),
         lambda: frontier.renew([given[0].lease]),
         lambda: frontier.block("h1.org", 2e9),
+        lambda: frontier.report_delay("h1.org", 5.0),
+        lambda: Admission(crawl).replace({"rules": []}),
+        lambda: put_list(crawl.client, crawl.shards[0].keys, "h1.org", {"pages": []}),
     ):
         with pytest.raises(CrawlStopped):
             call()

@@ -7,9 +7,10 @@ from migrations import answers_of, links_of, pages_of
 from redis_cluster import Cluster
 from servers import Server
 
-from opic.errors import CrawlMoved, StoreUnavailable
+from opic.errors import BadInput, CrawlMoved, StoreUnavailable
 from opic.ingest import Writer
-from opic.migration.migrate import Migration, begin
+from opic.migration import migrate
+from opic.migration.migrate import Migration, abort, begin
 from opic.replica import Crawl
 from opic.store.durability import Durability
 from opic.store.keys import Keys
@@ -36,6 +37,28 @@ def test_crawl_is_moved_to_a_cluster_and_within_it(valkey: Server, valkey_cluste
     Writer(now).drain()
     assert now.audit()[0].conserved
     assert now.totals().reads == len(LOG)
+
+
+def test_migration_to_another_store_ends_there_alone(
+    valkey: Server, valkey_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Writer(Crawl.open(valkey.client(), "first")).apply(PARTITION, LOG[:50])
+    there, wanted = valkey_cluster.client(), Migration("second", "redis+cluster://elsewhere", {"shards": 2})
+    crawl = Crawl.open(valkey.client(), "first", create=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(migrate.Target, "check_claimed", lambda _: (_ for _ in ()).throw(Killed))
+        patch.setattr(migrate, "abort", lambda *_: None)
+        with pytest.raises(Killed):
+            begin(crawl, there, wanted, lambda _: None)
+    with pytest.raises(BadInput, match="goes to another store: give its URL with --to-store: redis"):
+        abort(valkey.client(), "first", valkey.client())
+    assert abort(valkey.client(), "first", there, wanted.store).to == "second"
+    assert not key_names(there, "opic:{second:*")
+    Writer(Crawl.open(valkey.client(), "first")).apply(PARTITION, LOG[50:60])
+
+
+class Killed(BaseException):
+    """The process is gone."""
 
 
 def test_copy_that_is_not_durable_does_not_take_over(valkey: Server) -> None:
