@@ -54,8 +54,8 @@ class Leased(NamedTuple):
             fetched_before=self.read_before,
             lease=self.lease.token(crawl),
             lease_until=self.until_us / MILLION,
-            depth=depth_of(self.nearness),
-            meta=unpack_meta(self.meta),
+            depth=depth_of(self.nearness) if self.nearness else None,
+            meta=unpack_meta(self.meta) if self.meta else {},
         )
 
 
