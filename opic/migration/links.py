@@ -55,7 +55,8 @@ class MovedLinks:
         """
         self._later = [(of, older if of != shard else older.take(_not_in(older, links))) for of, older in self._later]
         row, target, fresh = self._targets(links, shard)
-        if len(unknown := np.unique(row[target < 0])):
+        early = np.flatnonzero(links.pages >= self._places.count(shard))  # The store may be ahead of the replicas.
+        if len(unknown := np.union1d(row[target < 0], early)):
             self._later.append((shard, links.take(unknown)))
             links = links.take(np.setdiff1d(np.arange(len(links)), unknown))
             row, target, fresh = self._targets(links, shard)
@@ -77,10 +78,11 @@ class MovedLinks:
         for of in np.unique(links.far_shards).tolist():
             some = np.flatnonzero(links.far_shards == of)
             found = places.source[of].index.find(links.far[some])
-            placed = (found >= 0) & (found < places.first[of + 1] - places.first[of])
+            placed = (found >= 0) & (found < places.count(of))
             target[some] = np.where(placed, places.first[of] + found, -1)
         row = np.concatenate((np.repeat(rows, links.near_counts), np.repeat(rows, links.far_counts)))
-        pages = np.concatenate((places.number(shard, links.near), target))
+        near = np.where(links.near < places.count(shard), places.number(shard, links.near), -1)
+        pages = np.concatenate((near, target))
         return row, pages, np.concatenate((links.near_new, links.far_new))
 
     def _carried(

@@ -243,13 +243,14 @@ class Move:
         crawl, places = self._crawl, self._places
         for number, replica in enumerate(crawl.replicas):
             urls = self._urls[number]
-            for first in range(len(urls), len(replica), PAGES_A_READ):
-                ids = range(first, min(first + PAGES_A_READ, len(replica)))
+            while len(urls) < len(replica):
+                ids = range(len(urls), min(len(urls) + PAGES_A_READ, len(replica)))
                 urls.extend(crawl.steadily(partial(crawl.urls_in, number, ids)))
+                crawl.follow()  # Or the journal might be trimmed past the replicas of a large crawl.
                 self._say(f"{sum(map(len, self._urls)):,} of {sum(map(len, crawl.replicas)):,} URLs read")
         found = crawl.ask([["HGETALL", shard.keys.known_since] for shard in crawl.shards])
         self._since = [KnownSince(fields) for fields in found]
-        places.extend(self._since)
+        places.extend([len(urls) for urls in self._urls], self._since)
         for shard, pages in enumerate(self._changed):
             for at in places.number(shard, np.array(sorted(pages), np.int64)).tolist():
                 self._target.write_again(int(places.shard[at]), int(places.id[at]))
@@ -275,6 +276,7 @@ class Move:
                 args = shard.client, shard.keys, replica.head.lsn, replica.state, replica.keeping.since
                 for part in read_links(*args):
                     self._send_links(self._links.carried(shard.number, part))
+                    self._crawl.follow()
 
     def _carry_news(self, *, end: bool = False) -> None:
         """Carry the links of reads since then; at the end, those to pages that no shard knows are left out."""

@@ -42,9 +42,14 @@ class Places:
         ]  # By shard there: its pages, in order.
         self._by_host: list[Uint16s] = [np.zeros(0, np.uint16) for _ in source]
 
-    def extend(self, since: Sequence[KnownSince]) -> None:
-        """Place the pages that have become known; `since` tells when, for each shard."""
-        before, counts = self.first, np.array([len(replica) for replica in self.source])
+    def extend(self, counts: Sequence[int], since: Sequence[KnownSince]) -> None:
+        """Place the pages that have become known.
+
+        Args:
+            counts: of pages of each shard; they may lag behind the replicas.
+            since: when pages became known, for each shard.
+        """
+        before = self.first
         self.first = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
         shard, number = np.zeros(self.first[-1], np.uint16), np.zeros(self.first[-1], np.int64)
         moved = self.first[:-1] - before[:-1]
@@ -55,7 +60,7 @@ class Places:
             kept = slice(int(before[at]), int(before[at + 1]))
             shard[self.first[at] : self.first[at] + old] = self.shard[kept]
             number[self.first[at] : self.first[at] + old] = self.id[kept]
-            ids = np.arange(old, len(replica))
+            ids = np.arange(old, counts[at])
             shard[self.first[at] + ids] = self._of_hosts(at)[replica.host[ids]]
             new.append(self.first[at] + ids)
             seconds.append(since[at].of(ids))
@@ -83,6 +88,10 @@ class Places:
         more = np.array([shard_of(name, self.shards) for name in names[len(known) :]], np.uint16)
         self._by_host[shard] = np.concatenate((known, more))
         return self._by_host[shard]
+
+    def count(self, shard: int) -> int:
+        """Return how many pages of a shard of the source are placed."""
+        return int(self.first[shard + 1] - self.first[shard])
 
     def number(self, shard: int, ids: NDArray[Any]) -> Int64s:
         """Return the numbers of pages of a shard of the source."""

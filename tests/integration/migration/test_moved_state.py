@@ -1,7 +1,9 @@
 """A crawl that is moved to another number of shards is the same crawl, page by page and to the grain."""
 
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from backup_crawls import HALF, LOG, crossing_log, ledger_of
@@ -11,7 +13,9 @@ from migrations import answers_of, links_of, moved, opened, pages_of
 from same_state import assert_same
 from servers import Server
 
+from opic.errors import CrawlStopped
 from opic.ingest import Writer
+from opic.migration import migrate
 from opic.model.classes import check_classes, encode_classes
 from opic.model.events import CrawlEvent, Record, decode_crawl_event, encode_crawl_event
 from opic.ops.load_importance import load_importance
@@ -19,6 +23,7 @@ from opic.query.loaded import LoadedImportance
 from opic.query.queries import Query
 from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
+from opic.store import Keys
 
 CHAIN = (16, 4, 1, 16, 1)
 
@@ -168,3 +173,48 @@ def test_rules_may_change_and_what_follows_is_said(servers: Server) -> None:
     assert audit.conserved, audit.mismatches
     books = now.totals()
     assert books.error_bound(now.rules.minted, now.rules.q) > 0.5
+
+
+@ONE_SERVER
+@pytest.mark.parametrize("shards", [1, 4])
+def test_what_a_worker_writes_while_links_and_urls_are_copied_is_in_the_copy(
+    servers: Server, monkeypatch: pytest.MonkeyPatch, shards: int
+) -> None:
+    """Segments of links and blocks may be ahead of the replicas of the migration, and name pages beyond them."""
+    log = crossing_log()[:2_400]
+    filled(servers, log[:800], shards=shards)
+    worker, at = Writer(opened(servers, "first")), [800]
+    read, urls_in = migrate.read_links, Crawl.urls_in
+
+    def work() -> None:
+        with suppress(CrawlStopped):  # The last URLs are read while it is stopped.
+            worker.apply(PARTITION, log[at[0] : at[0] + 200])
+            at[0] += 200
+            for store in worker.stores:
+                store.checkpoint()
+
+    def reading(*args: Any) -> Any:
+        work()
+        for part in read(*args):
+            yield part
+            work()
+
+    def asking(self: Crawl, shard: int, ids: range) -> list[str]:
+        work()
+        return urls_in(self, shard, ids)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(migrate, "read_links", reading)
+        patch.setattr(Crawl, "urls_in", asking)
+        patch.setattr(migrate, "REST_SECONDS", 5.0)
+        patch.setattr(migrate.Source, "await_rest", lambda *_: worker.drain())
+        moved(servers, "first", "second", shards=5 - shards)
+    assert at[0] > 1_200
+    servers.client().hdel(Keys("first", 0).meta, "moved")  # It is there for as long as nobody deletes it.
+    before = opened(servers, "first")
+    now = opened(servers, "second")
+    assert now.audit()[0].conserved
+    assert now.resume(PARTITION) == min(at[0], len(log))
+    assert links_of(now) == links_of(before)
+    assert pages_of(now).keys() == pages_of(before).keys()
+    assert answers_of(now) == answers_of(before)
