@@ -47,8 +47,8 @@ class Lease(NamedTuple):
         Raises:
             BadInput: the string has not the form of a token.
         """
-        match = TOKEN.fullmatch(token)
-        if match is None:
+        match, moved = TOKEN.fullmatch(token), bool(crawl.shards[0].lineage)  # From a crawl of more shards.
+        if match is None or (int(match[1]) >= len(crawl) and not moved):
             raise BadInput(f"{shown(token)} is not a lease: send the `lease` that came with a page")
         lease = cls((int(match[1]), int(match[2])), int(match[3]))
         return lease if secrets.compare_digest(lease.token(crawl), token) else None

@@ -260,8 +260,8 @@ class Shard:
 
 def _restoring(keys: Keys) -> BeingRestored:
     return BeingRestored(
-        f"a backup is being restored into crawl {keys.crawl!r}, or another crawl moved to it, or that broke off: wait, "
-        "or run `opic restore --replace` or `opic migrate --resume` again"
+        f"a backup is being restored into crawl {keys.crawl!r}, or a restore broke off: wait, or run `opic restore "
+        "--replace` again; if another crawl is being moved to it, wait, or run `opic migrate --resume` there"
     )
 
 
