@@ -16,7 +16,7 @@ from opic.arrays import Int64s
 from opic.errors import StoreDamaged
 from opic.migration.places import Places, last_of_each
 from opic.model.books import Books
-from opic.model.cash import MILLION, CrawlRules
+from opic.model.cash import MILLION, CrawlRules, Flag
 from opic.model.classes import WeightClasses
 from opic.model.crawl_clock import Clocks
 from opic.model.series import ENTRIES_MAX, Entry
@@ -175,12 +175,17 @@ class MovedPages:
         more = max(MILLION - self._was.q, MILLION - self.rules.q)
         return spent, -(-spent * more // (MILLION - self.rules.q))
 
+    def _forgotten(self, number: int) -> int:
+        """Return how many pages a shard forgot: those that are, and in shard 0 those too that are known again."""
+        now = [int((self.places.column("state", pages) & Flag.KNOWN == 0).sum()) for pages in self.places.pages]
+        return now[number] if number else self.books.forgotten - sum(now[1:])
+
     def _take_books(self, made: Replica) -> None:
         """Give shard 0 the totals that no page has, and each shard those of its pages."""
         number, many, whole = made.shard, self.places.shards > 1, self.books
         books = copy(whole) if number == 0 else replace(Books(), **{name: getattr(whole, name) for name in SHARED})
         books.net = books.elsewhere = 0
-        books.rounds = whole.rounds
+        books.rounds, books.forgotten = whole.rounds, self._forgotten(number)
         counted = (whole.rounds, whole.clock, whole.live) if many and number == 0 else (0, 0, 0)
         books.counted_rounds, books.counted_clock, books.counted_live = counted
         made.books = books

@@ -24,6 +24,8 @@ def audit_replica(replica: Replica, minted: int) -> BooksAudit:
     recount["extra"] = replica.classes.extra()
     wrong = [f"{k} is {getattr(books, k)}, counted {n}" for k, n in recount.items() if getattr(books, k) != n]
     unknown = np.flatnonzero((state & Flag.KNOWN) == 0)
+    if len(unknown) > books.forgotten:  # Whether any is looked at depends on it.
+        wrong.append(f"forgotten is {books.forgotten}, and {len(unknown)} pages are not known")
     for name in (of.name for of in (*DENSE, *SPARSE) if of.name not in LASTING):
         if left := np.count_nonzero(replica.columns.stored(name, unknown)):
             wrong.append(f"{name} has {left:,} values of pages that are not known")

@@ -17,7 +17,8 @@ from opic.errors import CrawlStopped
 from opic.ingest import Writer
 from opic.migration import migrate
 from opic.model.classes import check_classes, encode_classes
-from opic.model.events import CrawlEvent, Record, decode_crawl_event, encode_crawl_event
+from opic.model.crawl_clock import Clocks
+from opic.model.events import CrawlEvent, Record, decode_crawl_event, encode_crawl_event, encode_forgotten
 from opic.ops.load_importance import load_importance
 from opic.query.loaded import LoadedImportance
 from opic.query.queries import Query
@@ -108,6 +109,48 @@ def test_loaded_importance_goes_along(servers: Server, tmp_path: Path) -> None:
         assert importance(now) == pytest.approx(before)
         about = LoadedImportance(now).columns().about
         assert (about.given, about.loaded_at, about.error_bound) == (len(given), told["loaded_at"], 0.5)
+
+
+@ONE_SERVER
+@pytest.mark.parametrize("shards", [4, 1])
+def test_forgotten_pages_stay_forgotten_and_come_back(servers: Server, shards: int) -> None:
+    """Each shard counts those that it forgot: it looks for none unless it did."""
+    log = crossing_log()[:600]
+    crawl = filled(servers, log, shards=5 - shards)
+    urls = sorted(pages_of(crawl))[::3]
+    forget = Record(log[-1].offset + 1, log[-1].time_us, encode_forgotten(urls), "forget")
+    Writer(crawl).apply(PARTITION, [forget])
+    Writer(crawl).drain()
+    moved(servers, "first", "second", shards=shards)
+    now = opened(servers, "second")
+    assert now.totals().forgotten == len(urls)
+    assert Query(now, Snapshots(now)).importance(urls) == [None] * len(urls)
+    again = [replace(one, offset=forget.offset + 1 + at) for at, one in enumerate(log)]
+    Writer(now).apply(PARTITION, again)
+    Writer(now).drain()
+    assert set(pages_of(now)) >= {decode_crawl_event(record.value).url for record in log}
+    whole, parts = now.audit()
+    assert whole.conserved, whole.mismatches
+    assert all(part.conserved for part in parts), parts
+
+
+@ONE_SERVER
+def test_series_has_each_entry_once(servers: Server) -> None:
+    crawl = filled(servers, LOG)
+    before, name = entries_of(crawl), "first"
+    for at, shards in enumerate(CHAIN):
+        moved(servers, name, name := f"crawl{at}", shards=shards)
+        assert entries_of(opened(servers, name)) == before
+
+
+def entries_of(crawl: Crawl) -> list[tuple[int, int]]:
+    """Rounds and clock of each entry of the crawl's series, and of now."""
+    replicas = crawl.follow()
+    of = [replica.series for replica in replicas], [replica.books for replica in replicas]
+    clocks = Clocks(*of, crawl.rules, replicas[0].round_counts)
+    now = clocks.books.rounds, clocks.books.clock
+    found = [(entry.rounds, entry.clock) for entry in clocks.series]
+    return [*(entry for entry in found if entry != now), now]
 
 
 @ONE_SERVER
