@@ -77,11 +77,12 @@ class Clocks:
         self.series = self._with_rounds(times, crawl, counts)
 
     def _with_rounds(self, times: Float64s, crawl: Float64s, counts: Sequence[Entry]) -> list[Entry]:
-        """Return the series of the crawl, given its clock at some times: at these, and at each count of rounds."""
+        """Return the series of the crawl, given its clock at some times: at these, and at counts of rounds between."""
         known = [count for count in counts if count.clock < self.books.clock]
         counted = np.array([count.clock for count in known], np.float64)
-        clocks = np.append(crawl, counted)
-        times = np.append(times, np.interp(counted, crawl, times))
+        between = counted[~np.isin(counted, crawl)]  # After a migration all earlier counts are at knots.
+        clocks = np.append(crawl, between)
+        times = np.append(times, np.interp(between, crawl, times))
         order = np.lexsort((times, clocks))
         passed = np.array([0, *(count.rounds for count in known), self.books.rounds], np.float64)
         rounds = np.interp(clocks, np.array([0, *counted.tolist(), self.books.clock], np.float64), passed)
