@@ -35,15 +35,14 @@ def links_of(crawl: Crawl) -> dict[str, set[str]]:
         for shard in crawl.shards
         for page, url in enumerate(crawl.urls_in(shard.number, range(len(crawl.follow()[shard.number]))))
     }
-    found = dict[str, set[str]]()
+    known, found = {page.url for page in crawl.pages()}, dict[str, set[str]]()
     for shard, replica in zip(crawl.shards, crawl.replicas, strict=True):
         for page, (near, far, shards) in stored_links(shard, replica).items():
             targets = [urls[shard.number, one] for one in near.tolist()]
             for of, print_ in zip(shards.tolist(), far, strict=True):
                 (at,) = crawl.replicas[of].index.find(print_.reshape(1)).tolist()
-                assert at >= 0
-                targets.append(urls[of, at])
-            found[urls[shard.number, page]] = set(targets)
+                targets += [urls[of, at]] if at >= 0 else []
+            found[urls[shard.number, page]] = set(targets) & known
     return found
 
 
