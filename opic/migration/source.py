@@ -89,7 +89,8 @@ class Source:
     def points(self) -> dict[str, int] | None:
         """Return from where each partition is to be read, if all shards are equally far and nothing is on its way."""
         crawl = self.crawl
-        if len(crawl) > 1 and (crawl.undelivered() or unclassified(crawl)):
+        on_its_way = crawl.waiting() or len({books.credit for books in crawl.books()}) > 1  # A grant only due is not.
+        if len(crawl) > 1 and (on_its_way or unclassified(crawl)):
             return None
         found = ask(self.client, [["HGETALL", shard.keys.offsets] for shard in crawl.shards])
         most: dict[str, int] = {}
@@ -110,7 +111,8 @@ class Source:
         while self.points() is None:
             if time.monotonic() > end:
                 alive = workers_seen(self.client, self._first).alive
-                advice = "look at its workers' logs" if alive else "start a worker: none runs"
+                start = "start a worker, or with an embedded store `opic serve`: none runs"
+                advice = "look at its workers' logs" if alive else start
                 raise StoreUnavailable(
                     f"the shards were not equally far within {seconds:.0f} s: {advice}, then try again"
                 )

@@ -135,6 +135,29 @@ def test_forgotten_pages_stay_forgotten_and_come_back(servers: Server, shards: i
 
 
 @ONE_SERVER
+def test_crawl_at_rest_is_moved_on_without_a_worker(servers: Server) -> None:
+    """One shard pays a grant with its next record, many shards by a delivery: the move leaves it due."""
+    three = [
+        Record(at, at, encode_crawl_event(CrawlEvent("http://a.org/", [f"http://b.org/{at}", f"http://d{at}.org/"])))
+        for at in range(3)
+    ]
+    crawl = filled(servers, tuple(three))
+    pages, totals, name = pages_of(crawl), answers_of(crawl), "first"
+    for at, shards in enumerate((4, 3, 1)):
+        moved(servers, name, name := f"crawl{at}", shards=shards)
+        now = opened(servers, name)
+        assert now.waiting() == 0
+        assert (now.undelivered() > 0) == (shards > 1)
+        assert (pages_of(now), answers_of(now)) == (pages, totals)
+        assert now.audit()[0].conserved
+    Writer(now).apply(PARTITION, [replace(three[0], offset=3)])
+    Writer(crawl := Crawl.open(servers.client(), "still", keep_links=True)).apply(
+        PARTITION, [*three, replace(three[0], offset=3)]
+    )
+    assert pages_of(now) == pages_of(crawl)
+
+
+@ONE_SERVER
 def test_series_has_each_entry_once(servers: Server) -> None:
     crawl = filled(servers, LOG)
     before, name = entries_of(crawl), "first"
