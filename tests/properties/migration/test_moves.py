@@ -15,6 +15,7 @@ from migrations import answers_of, links_of, moved, opened, pages_of
 from same_state import BATCH_LINKS, small_batches
 from servers import Server
 
+from opic.errors import NoTrust
 from opic.ingest import Writer
 from opic.model.cash import DAY_US, MILLION, CrawlRules, Flag
 from opic.model.classes import check_classes, encode_classes
@@ -124,7 +125,10 @@ def told(server: Server, crawl: str, known: list[str], *, links: bool) -> dict[s
         if links:
             found["exact"] = {r["url"]: r["importance"] for r in of.query.importance(known, "exact") if r is not None}
         if links and of.coverage.trusts:
-            found["coverage"] = {**of.coverage.now().answer(), "as_of": 0}
+            try:
+                found["coverage"] = {**of.coverage.now().answer(), "as_of": 0}
+            except NoTrust as error:  # All trusted pages are gone.
+                found["coverage"] = str(error)
         series = [(row["rounds"], row["clock"]) for row in of.curve.series(1_000)]  # Times are only known to a record.
         found["series"] = list(dict.fromkeys(series))
         found["stats"] = {k: v for k, v in of.query.stats().items() if k not in ("shards", "version")}
@@ -194,16 +198,9 @@ moves = given(
 )
 
 
-@examples(15)
+@examples(40)
 @moves
 def test_moved_crawl_is_the_same(valkey: Server, **drawn: Any) -> None:
-    move_about(valkey, **drawn)
-
-
-@pytest.mark.thorough
-@examples(300)
-@moves
-def test_moved_crawl_is_the_same_in_many_examples(valkey: Server, **drawn: Any) -> None:
     move_about(valkey, **drawn)
 
 
