@@ -65,7 +65,7 @@ def delete_crawl(client: Client, crawl: str, *, force: bool = False) -> int:
 
     Raises:
         BadInput: the store has no such crawl.
-        Refused: a worker of it seems to run.
+        Refused: a worker of it seems to run, or the name of a crawl that was moved leads to it.
         StoreError: this user may not remove keys. Nothing was changed.
     """
     first = Keys(crawl, 0)
@@ -74,6 +74,11 @@ def delete_crawl(client: Client, crawl: str, *, force: bool = False) -> int:
     found = key_names(client, f"opic:{{{crawl}:*")
     if not found:
         raise BadInput(f"this store has no crawl named {crawl!r}: `opic crawls` lists those there are")
+    if leading := [one.name for one in crawls_of(client) if one.moved_to == crawl]:
+        raise Refused(
+            f"the name {leading[0]!r} leads to crawl {crawl!r}, and whoever uses it would begin that one again, empty: "
+            f"delete {leading[0]!r} first"
+        )
     seen = workers_seen(client, first)
     if not force and seen.alive:
         raise Refused(

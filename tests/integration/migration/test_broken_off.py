@@ -23,6 +23,7 @@ from opic.ingest import Writer
 from opic.migration.migrate import Migration, abort, begin, resume
 from opic.migration.source import Source
 from opic.model.cash import CONTINUOUS
+from opic.ops.crawls import delete_crawl
 from opic.replica import Crawl
 from opic.store.keys import Keys
 from opic.store.local_lists import put_list
@@ -276,3 +277,9 @@ def test_commands_say_what_they_did(valkey: Server) -> None:
     status, said = run("third", "--shards", "2")  # By the name of the first: that leads to the second.
     assert (status, said["shards"]) == (0, 2)
     assert opened(valkey, "third").rules.q == 300_000
+    for name, leads in (("second", "first"), ("third", "second")):
+        with pytest.raises(Refused, match=f"the name '{leads}' leads to crawl '{name}'.*: delete '{leads}' first"):
+            delete_crawl(valkey.client(), name)
+    for name in ("first", "second", "third"):
+        delete_crawl(valkey.client(), name)
+    assert not key_names(valkey.client(), "opic:*")
