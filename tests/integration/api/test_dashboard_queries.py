@@ -14,7 +14,7 @@ import curls
 import httpx
 import pytest
 from conftest import want_tool
-from kafka_crawl import Topic, WorkerProcess, serving, settings_of, workers
+from kafka_crawl import Topic, WorkerProcess, opic, serving, settings_of, workers
 from kafka_server import Kafka
 from processes import wait_until
 from prometheus_files import dashboards, documented, exported, queries, rules
@@ -96,6 +96,10 @@ def watched(kafka: Kafka, valkey: Server, tmp_path: Path) -> Iterator[Watched]:
         load(url),
     ):
         wait_until(worker.ready)
+        top = wait_until(lambda: httpx.get(f"{url}/v1/top", timeout=30).raise_for_status().json()["pages"])
+        (scores := tmp_path / "scores").write_text("".join(f"{page['url']} {page['importance']}\n" for page in top))
+        done = opic(settings, "load-importance", scores, "--force")
+        assert done.returncode == 0, done.stderr
         targets = {
             "opic-endpoint": [url.removeprefix("http://")],
             "opic-worker": [f"127.0.0.1:{worker.port}"],

@@ -36,7 +36,7 @@ CONFIG = {
     "generation": {"max-examples": EXAMPLES, "no-shrink": True, "database": "none"},
     "request-timeout": 30,
     # A schema can't say what a URL, a host or a lease is, nor a limit that is a setting: what fits it may be a 422.
-    "checks": {"positive_data_acceptance": {"expected-statuses": ["2xx", "404", "412", "422"]}},
+    "checks": {"positive_data_acceptance": {"expected-statuses": ["2xx", "404", "409", "412", "422"]}},
 }
 PAGES = ["https://a.example/", "https://a.example/b", "https://b.example/"]  # Those of the document's examples.
 KEY = "Idempotency-Key"
