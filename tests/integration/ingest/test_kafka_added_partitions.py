@@ -117,8 +117,10 @@ def publishing(settings: Settings) -> Iterator[None]:
     assert failed == []
 
 
-@pytest.mark.parametrize("shards", [1, 4])
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(
+    ("count", "shards"),
+    [(1, 1), (2, 4), *(pytest.param(*case, marks=pytest.mark.thorough) for case in ((1, 4), (2, 1)))],
+)
 def test_every_event_takes_effect_once(kafka: Kafka, valkey: Server, tmp_path: Path, shards: int, count: int) -> None:
     """A worker is killed, another one comes, then all are killed, as publishers go from two partitions to five."""
     topic = Topic(kafka, BEFORE)

@@ -89,8 +89,8 @@ def test_migration_killed_before_any_command_leaves_one_whole_crawl(
     with killed_at(monkeypatch, 1 << 30) as sent:
         begun(valkey, shards=5 - shards)
     count = sent[0]
-    outcomes, last = set(), 10  # The commands by which the new crawl takes over.
-    for number in sorted({*range(1, count - last, max(1, count // 8)), *range(count - last, count + 1)}):
+    outcomes, last = set(), 8  # The commands by which the new crawl takes over.
+    for number in sorted({*range(1, count - last, max(1, count // 5)), *range(count - last, count + 1)}):
         client = valkey.client()
         client.flushall()
         for name, value in kept.items():
