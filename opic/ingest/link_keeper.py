@@ -26,6 +26,7 @@ from opic.replica.link_segment import pack_segment, unpack_pages, unpack_segment
 from opic.replica.replica import Replica
 from opic.replica.shown_links import ShownLinks
 from opic.replica.stored_links import LinkList, live_rows, missing, read_links, read_list
+from opic.store.commands import flat
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys, of_call
 
@@ -286,7 +287,7 @@ class LinkKeeper:
             size += len(pages) + len(packed)
         after = LinkList(version, before.lsn, tuple(live), before.size + size, before.merges + bool(deleted))
         fields = [f"{kind}{number}" for number in deleted for kind in "pl"]
-        values = [part for pair in (images | after.fields()).items() for part in pair]
+        values = flat(images | after.fields())
         keys = self._keys
         names = keys.head, keys.link_segments
         command = of_call("links", names, head.lsn, head.digest, before.version, len(fields), *fields, *values)

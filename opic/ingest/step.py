@@ -12,6 +12,7 @@ from opic.model.events import KeptLimits, page_of
 from opic.model.transfer import is_own
 from opic.replica.batch import Batch
 from opic.replica.effect import Head, pages_by_meta
+from opic.store.commands import flat
 from opic.store.keys import Keys, of_call
 from opic.store.known_since import KnownSinceNotes
 
@@ -101,7 +102,7 @@ class StepCalls:
             "asked": _waits_asked(batch),
             "revived": batch.notes.revived,
             "forgotten": forgotten,
-            "again": [part for pair in effect.again.items() for part in pair],
+            "again": flat(effect.again),
             "since": since,
         }
         names = {keys.head, keys.journal, keys.books, keys.offsets, keys.dead, keys.leases, keys.waits, keys.fails}

@@ -9,13 +9,13 @@ import msgpack
 from opic.frontier.leases import Lease
 from opic.migration.places import Places
 from opic.replica.crawl import Crawl
+from opic.store.commands import Command, flat
 from opic.store.connection import ask
 from opic.store.keys import HASH, KEYS, SET, STREAM, STRING, ZSET, Carried, Key, Keys
 from opic.store.refusals import field_of
 from opic.store.scan import scan_hash, scan_sorted_set
 from opic.urls.canonical import shard_of
 
-Command = list[Any]
 ENTRIES_A_COMMAND: Final = 500
 META_BYTES: Final = 64  # Of an entry of `pagemeta` besides its value, as in kept.lua.
 LETTER_BYTES: Final = 128  # Of a dead letter besides its reason and its value, likewise.
@@ -143,7 +143,7 @@ class MovedEntries:
         after = f"1-{self._log_from}"
         while entries := self._ask("XRANGE", Keys.log, [0], after, "+", "COUNT", ENTRIES_A_COMMAND)[0]:
             for name, fields in entries:
-                yield ["XADD", self._named(Keys.log, 0), name, *_flat(fields)]
+                yield ["XADD", self._named(Keys.log, 0), name, *flat(fields)]
             after = f"({entries[-1][0].decode()}"
 
     def _dead(self) -> Iterator[Command]:
@@ -153,12 +153,8 @@ class MovedEntries:
         for name, fields in sorted(letters, key=lambda one: _stream_id(one[0])):
             at = _stream_id(name)
             last = at if at > last else (last[0], last[1] + 1)
-            yield ["XADD", self._named(Keys.dead, 0), "{}-{}".format(*last), *_flat({**fields, b"before": total})]
+            yield ["XADD", self._named(Keys.dead, 0), "{}-{}".format(*last), *flat({**fields, b"before": total})]
             total += LETTER_BYTES + len(fields.get(b"opic-error", b"")) + len(fields.get(b"value", b""))
-
-
-def _flat(fields: Any) -> list[Any]:
-    return [part for pair in fields.items() for part in pair]
 
 
 def _stream_id(name: bytes) -> tuple[int, int]:

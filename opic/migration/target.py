@@ -29,14 +29,13 @@ from opic.replica.link_segment import pack_segment
 from opic.replica.packed_lines import pack_lines
 from opic.replica.replica import Replica
 from opic.replica.stored_links import LinkList
+from opic.store.commands import Command, flat, portions
 from opic.store.connection import Client, Line, ask, store_errors
 from opic.store.durability import Durability, await_durable
 from opic.store.keys import FORMAT, Keys
 from opic.store.known_since import ENTRY
 from opic.urls.canonical import shard_of
 
-Command = list[Any]
-CALL_BYTES_AIM: Final = 1 << 20
 # Fields of the source's meta that are not carried: they are of the rules, or of what goes on there.
 OWN_META: Final = ("restoring", "closed", "moving", "moved", "whole", "format", "shards")
 
@@ -63,7 +62,7 @@ class Target:
         Raises:
             StoreError: the crawl was removed, or restored, meanwhile.
         """
-        for some in _portions(commands):
+        for some in portions(commands):
             ask(self.client, some)
 
     def check_claimed(self) -> None:
@@ -107,7 +106,7 @@ class Target:
             sizes = self._segments[shard]
             if sizes:
                 found = LinkList(len(sizes), lsn, tuple(range(1, len(sizes) + 1)), sum(sizes))
-                yield ["HSET", keys.link_segments, *_flat(found.fields())]
+                yield ["HSET", keys.link_segments, *flat(found.fields())]
 
     def _segment(self, shard: int) -> Command:
         links = PageLinks.joined(self._waiting[shard])
@@ -153,10 +152,10 @@ class Target:
         record = own.pack()
         replica.head = own.head
         for block in range(blocks_of(replica.pages)):
-            yield ["HSET", keys.block(block), *_flat(pack_block(replica, block, fields_of(replica)))]
-        yield ["HSET", keys.names_block, *_flat(pack_names(replica, 0))]
+            yield ["HSET", keys.block(block), *flat(pack_block(replica, block, fields_of(replica)))]
+        yield ["HSET", keys.names_block, *flat(pack_names(replica, 0))]
         yield ["XADD", keys.journal, f"{lsn}-0", "r", record]
-        yield ["HSET", keys.books, *_flat(replica.books.flat())]
+        yield ["HSET", keys.books, *flat(replica.books.flat())]
         if len(since := _since(seconds)):
             yield ["HSET", keys.known_since, 0, since]
 
@@ -170,11 +169,11 @@ class Target:
             if many and replica.classes.version and not sweeps:
                 offsets[SWEEP] = (replica.classes.version << SWEEP_BITS) + replica.pages
             if offsets:
-                yield ["HSET", keys.offsets, *_flat(offsets)]
+                yield ["HSET", keys.offsets, *flat(offsets)]
         for partition, offset in resume.items() if many else ():
             home = self.keys[shard_of(partition, len(self.keys))]
             rests_on = {f"{partition}@{shard}": offset for shard in range(len(self.keys))}
-            yield ["HSET", home.resume, partition, offset, *_flat(rests_on)]
+            yield ["HSET", home.resume, partition, offset, *flat(rests_on)]
 
     def write_end(self, replicas: Sequence[Replica], meta: Mapping[bytes, bytes]) -> list[Command]:
         """Return the commands that write the heads and the settings; the crawl stays closed."""
@@ -186,7 +185,7 @@ class Target:
             rules["whole"] = 1
         commands: list[Command] = []
         for keys, replica in zip(self.keys, replicas, strict=True):
-            commands.append(["HSET", keys.meta, *_flat(kept), *_flat(rules)])
+            commands.append(["HSET", keys.meta, *flat(kept), *flat(rules)])
             commands.append(["HSET", keys.head, "lsn", replica.head.lsn, "digest", replica.head.digest])
         return commands
 
@@ -221,19 +220,3 @@ def _since(seconds: Int64s) -> bytes:
     entries["page"], entries["seconds"] = np.append(starts, alone), np.append(base[starts], seconds[alone])
     entries["alone"][len(starts) :] = 1
     return entries.tobytes()
-
-
-def _flat(fields: Mapping[Any, Any]) -> list[Any]:
-    return [part for pair in fields.items() for part in pair]
-
-
-def _portions(commands: Iterable[Command]) -> Iterator[list[Command]]:
-    some, size = list[Command](), 0
-    for command in commands:
-        some.append(command)
-        size += sum(len(part) if isinstance(part, bytes | str) else 8 for part in command)
-        if size >= CALL_BYTES_AIM:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some

@@ -35,6 +35,7 @@ from opic.replica.checkpoint import URLS_A_FIELD, url_field
 from opic.replica.effect import Effect
 from opic.replica.packed_lines import pack_frame, pack_lines, unpack_urls
 from opic.replica.replica import PAGES_A_BLOCK
+from opic.store.commands import flat
 from opic.urls.canonical import host_of, registered_domain
 
 NAMING: Final = ("event", "seeds", "forget")  # The kinds of records of the log that name pages.
@@ -84,7 +85,7 @@ class ForgottenPages:
                 self._note(found[page].decode() for page in gone)
             for page in gone:
                 del found[page]
-            return [name, [part for pair in found.items() for part in pair]] if found else []
+            return [name, flat(found)] if found else []
         return value
 
     def _block(self, number: int, image: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:

@@ -32,12 +32,12 @@ from opic.ops.crawls import check_may_remove, close_crawl, remove_keys
 from opic.replica.crawl import Crawl
 from opic.replica.effect import Effect
 from opic.replica.stored_links import LIST_FIELDS, LinkList
+from opic.store.commands import Command, flat, portions
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys, of_call
 from opic.store.scan import key_names, one_run
 from opic.store.server import check_server, make_ready
 
-CALL_BYTES_AIM: Final = 1 << 20
 VALUES_A_COMMAND: Final = 1_000
 TOKEN_BYTES: Final = 16
 CLOSED_SECONDS: Final = 10.0  # If the restore dies before it has written anything, events are accepted after this time.
@@ -45,7 +45,6 @@ RENEW_SECONDS: Final = 2.0
 log = logging.getLogger("opic.ops")
 
 Progress = Callable[[int, int], object]
-Command = list[Any]
 
 
 class Fence(NamedTuple):
@@ -203,7 +202,7 @@ class _Restore:
         rules, done = rules_of(self._manifest), 0
         total = sum(file["values"] for file in self._manifest["files"])
         for keys in self.shards:
-            for commands in _grouped(_commands(self._directory, keys, rules)):
+            for commands in portions(_commands(self._directory, keys, rules)):
                 _send(self._client, [["HGET", keys.meta, "restoring"], *commands], self.token)
                 done += len(commands)
                 on_progress(min(done, total), total)
@@ -261,7 +260,7 @@ def _commands(directory: Path, keys: Keys, rules: CrawlRules) -> Iterator[Comman
             segments.add(value)
             yield ["HSET", keys.link_segments, f"p{value}", fields[0], f"l{value}", fields[1]]
         elif name == SEGMENTS:
-            yield ["HSET", keys.link_segments, *_flat(value)]
+            yield ["HSET", keys.link_segments, *flat(value)]
             if merged := segments - set(LinkList.of([value[name] for name in LIST_FIELDS]).live):
                 yield ["HDEL", keys.link_segments, *[f"{kind}{segment}" for segment in merged for kind in "pl"]]
         elif name == "seen":
@@ -271,7 +270,7 @@ def _commands(directory: Path, keys: Keys, rules: CrawlRules) -> Iterator[Comman
         elif name == "urls":
             yield ["HSET", keys.urls, *value]
         elif value:
-            yield ["HSET", keys.names_block if name == "names" else keys.block(name), *_flat(value)]
+            yield ["HSET", keys.names_block if name == "names" else keys.block(name), *flat(value)]
     effect = Effect(0, bytes(8), Books.genesis(rules, number), 0, 0)
     for record in read_values(directory / file_name(number, "journal")):
         effect = Effect.unpack(record)
@@ -282,7 +281,7 @@ def _commands(directory: Path, keys: Keys, rules: CrawlRules) -> Iterator[Comman
         if len(effect.forgotten):
             yield ["HDEL", keys.urls, *effect.forgotten.tolist()]
         if effect.again:
-            yield ["HSET", keys.urls, *_flat(effect.again)]
+            yield ["HSET", keys.urls, *flat(effect.again)]
     own = Effect(
         lsn=effect.lsn + 1,
         previous=effect.digest,
@@ -303,9 +302,9 @@ def _commands(directory: Path, keys: Keys, rules: CrawlRules) -> Iterator[Comman
 
 def _written(key: str, kind: str, value: Any) -> Iterator[Command]:
     if kind == "hash":
-        flat = _flat(value)
-        for at in range(0, len(flat), 2 * VALUES_A_COMMAND):
-            yield ["HSET", key, *flat[at : at + 2 * VALUES_A_COMMAND]]
+        values = flat(value)
+        for at in range(0, len(values), 2 * VALUES_A_COMMAND):
+            yield ["HSET", key, *values[at : at + 2 * VALUES_A_COMMAND]]
     elif kind == "string":
         yield ["SET", key, value]
     elif kind == "zset":
@@ -315,7 +314,7 @@ def _written(key: str, kind: str, value: Any) -> Iterator[Command]:
             yield ["SADD", key, *value[at : at + VALUES_A_COMMAND]]
     elif kind == "stream":
         for entry_id, fields in value:
-            yield ["XADD", key, entry_id, *_flat(fields)]
+            yield ["XADD", key, entry_id, *flat(fields)]
     else:
         raise SettingsError(f"the backup has a key of unknown kind {kind!r}: use the version that made it")
 
@@ -324,24 +323,6 @@ def _zadd(key: str, pairs: Sequence[tuple[bytes, int]]) -> Iterator[Command]:
     for at in range(0, len(pairs), VALUES_A_COMMAND):
         some = pairs[at : at + VALUES_A_COMMAND]
         yield ["ZADD", key, *[part for name, score in some for part in (score, name)]]
-
-
-def _flat(value: Mapping[Any, Any]) -> list[Any]:
-    return [part for pair in value.items() for part in pair]
-
-
-def _grouped(commands: Iterator[Command]) -> Iterator[list[Command]]:
-    """Yield the commands in groups of about CALL_BYTES_AIM."""
-    group: list[Command] = []
-    size = 0
-    for command in commands:
-        group.append(command)
-        size += sum(len(part) if isinstance(part, bytes | str) else 8 for part in command)
-        if size >= CALL_BYTES_AIM:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
 
 
 def _send(client: Client, commands: Sequence[Command], token: bytes) -> None:

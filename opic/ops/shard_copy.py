@@ -33,6 +33,7 @@ from opic.replica.crawl import Crawl
 from opic.replica.effect import Effect, Head
 from opic.replica.follow import ENTRIES_MAX, ENTRY_BYTES_AIM, NO_HEAD, head_of
 from opic.replica.stored_links import each_segment
+from opic.store.commands import flat
 from opic.store.connection import store_errors
 from opic.store.keys import ANY_TIME, AT_END, HASH, OF_PAGES, SET, STRING, ZSET, Key, Keys, copied_as
 from opic.store.local_lists import lists_without
@@ -220,7 +221,7 @@ class ShardCopy:
         for name, key in hashes.items():
             for values in scan_hash(self._client, key):
                 if values:
-                    file.put([name, [part for pair in values.items() for part in pair]])
+                    file.put([name, flat(values)])
                 yield
         yield from self._copy_links()
 

@@ -394,7 +394,7 @@ def test_restore_during_a_restart_of_the_server_fails(
         servers.start()
 
     with monkeypatch.context() as patched:
-        during(patched, "_grouped", restart)
+        during(patched, "portions", restart)
         with pytest.raises(StoreError, match="the restore broke off"):
             restore(servers.client(), tmp_path / "copy", "default", replace=True)
     restore(servers.client(), tmp_path / "copy", "default", replace=True)
