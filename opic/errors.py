@@ -156,6 +156,9 @@ class BeingRestored(StoreUnavailable):
 class CrawlStopped(StoreUnavailable):
     """The crawl is being moved to another one, or was: for a moment it takes no writes."""
 
+    def __init__(self, why: str = "the crawl is being moved to another one, which takes a moment: try again") -> None:
+        super().__init__(why)
+
 
 class CrawlMoved(StoreUnavailable):
     """Another crawl has taken the place of this one."""

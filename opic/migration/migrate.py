@@ -11,7 +11,6 @@ The steps, each of which may be the last of a process:
 6. The new crawl is opened. Workers and endpoints of the old one go on with it.
 """
 
-import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,7 +28,7 @@ from opic.migration.links import MovedLinks
 from opic.migration.loaded import move_importance
 from opic.migration.pages import MovedPages
 from opic.migration.places import Places
-from opic.migration.source import FOREVER_SECONDS, Source, noted, noted_end, stop_others
+from opic.migration.source import FOREVER_SECONDS, Source, forget_note, noted, shards_of, stop
 from opic.migration.target import Target
 from opic.model.cash import FORGOTTEN, CrawlRules
 from opic.model.events import LOG_PARTITION
@@ -43,6 +42,7 @@ from opic.store.durability import Durability, await_durable
 from opic.store.keys import CRAWL_NAME, Keys
 from opic.store.known_since import KnownSince
 from opic.store.library import primaries
+from opic.store.recognition import move_of
 from opic.store.scan import key_names
 from opic.store.server import check_server, make_ready
 from opic.store.shard import Shard
@@ -52,8 +52,6 @@ REST_SECONDS: Final = 120.0
 PAGES_A_READ: Final = 20_000
 STOPS_MAX: Final = 5
 ROUNDS: Final = 2
-CHANGEABLE: Final = ("q", "regrant_ppm", "measures_max", "inflow", "shards")  # Rules that a migration may change.
-log = logging.getLogger("opic.migration")
 
 Progress = Callable[[str], object]
 
@@ -64,7 +62,7 @@ class Migration:
 
     to: str  # Name of the new crawl.
     store: str = ""  # The store of the new crawl, without its password; "" for the same store.
-    changes: Mapping[str, int | bool | str] = field(default_factory=dict)  # Rules, as in CHANGEABLE.
+    changes: Mapping[str, int | bool | str] = field(default_factory=dict)  # By name, rules that `new_rules` takes.
     token: str = field(default_factory=lambda: secrets.token_hex(TOKEN_BYTES))
     began: float = field(default_factory=time.time)
 
@@ -158,7 +156,11 @@ class Move:
     """One attempt of a migration."""
 
     def __init__(self, crawl: Crawl, client: Client, migration: Migration, on_progress: Progress) -> None:
-        """Take the open crawl, and a client of the new crawl's store."""
+        """Take the open crawl, and a client of the new crawl's store.
+
+        Raises:
+            SettingsError: a rule can't be changed.
+        """
         self._crawl, self._migration, self._say = crawl, migration, on_progress
         rules, shards, notes = new_rules(crawl, migration.changes)
         self._source = Source(crawl)
@@ -219,13 +221,13 @@ class Move:
     @contextmanager
     def _at_rest(self, token: str) -> Iterator[tuple[list[bytes], dict[str, int]]]:
         """Stop the crawl for the block, with all shards equally far; yield what is there, and how far."""
-        source, tries = self._source, 0
-        while True:
+        source = self._source
+        for _ in range(STOPS_MAX):
             with ExitStack() as stack:
                 if len(self._crawl) > 1:
                     self._say("waiting until all shards are equally far")
                     stack.enter_context(source.draining())
-                    source.await_rest(REST_SECONDS, lambda: None)
+                    source.await_rest(REST_SECONDS)
                     self._crawl.follow()
                 seen = stack.enter_context(source.stopped(token))
                 self._say("the crawl takes no writes for a moment")
@@ -234,9 +236,7 @@ class Move:
                     yield seen, points
                     return
             source.stop(token, 0)  # A step that was on its way came before the stop.
-            tries += 1
-            if tries == STOPS_MAX:
-                raise StoreUnavailable("the shards were never equally far when the crawl was stopped: try again")
+        raise StoreUnavailable("the shards were never equally far when the crawl was stopped: try again")
 
     def _carry_pages(self, *, end: bool = False) -> None:
         """Place the pages that have become known, and write their URLs."""
@@ -338,10 +338,10 @@ def finish(first: Shard, count: int, to: Client, migration: Migration, shards: i
     if first.durability.wanted:
         with closing(first.line()) as line, store_errors():
             await_durable(line, first.keys, first.durability)
-    keys = [Keys(first.keys.crawl, number) for number in range(count)]
-    stop_others(first.client, keys, migration.token, FOREVER_SECONDS)
+    others = [Keys(first.keys.crawl, number) for number in range(1, count)]  # The first was, with the end.
+    stop(first.client, others, migration.token, FOREVER_SECONDS)
     Target(to, migration.to, first.rules, shards, migration.token).open()
-    ask(first.client, [["HDEL", first.keys.meta, "moving"], ["DEL", first.keys.drain]])
+    forget_note(first.client, first.keys)
 
 
 def remove_copy(client: Client, migration: Migration) -> None:
@@ -371,16 +371,14 @@ def abort(client: Client, crawl: str, to: Client, store: str = "") -> Migration:
     """
     migration = noted_migration(client, crawl, store)
     first = Keys(crawl, 0)
-    if noted_end(client, first) is not None:
+    if move_of(client, first) is not None:
         raise Refused(
             f"crawl {migration.to!r} is whole and took the place of {crawl!r}: open it with `opic migrate --resume`"
         )
-    with store_errors():
-        shards = int(client.hget(first.meta, "shards") or 1)
-    keys = [Keys(crawl, number) for number in range(shards)]
-    stop_others(client, [first, *keys], migration.token, 0)
+    keys = [Keys(crawl, number) for number in range(shards_of(client, first))]
+    stop(client, keys, migration.token, 0)
     remove_copy(to, migration)
-    ask(client, [["HDEL", first.meta, "moving"], ["DEL", first.drain]])
+    forget_note(client, first)
     return migration
 
 
@@ -413,13 +411,13 @@ def begin(crawl: Crawl, to: Client, migration: Migration, on_progress: Progress)
     check_may_remove(to, migration.to)
     check_name(to, migration.to)
     crawl.follow()
-    new_rules(crawl, migration.changes)
+    move = Move(crawl, to, migration, on_progress)
     check_room(crawl.client, crawl, to)
     source.note(asdict(migration))
     try:
-        return Move(crawl, to, migration, on_progress).run()
+        return move.run()
     except BaseException:  # Ctrl-C, too.
-        if noted_end(crawl.client, crawl.shards[0].keys) is None:
+        if move_of(crawl.client, crawl.shards[0].keys) is None:
             abort(crawl.client, crawl.shards[0].keys.crawl, to, migration.store)
         raise
 
@@ -448,10 +446,8 @@ def resume(
         StoreUnavailable: it broke off again.
     """
     migration, first = noted_migration(client, crawl, store), Keys(crawl, 0)
-    if noted_end(client, first) is not None:
-        with store_errors():
-            count = int(client.hget(first.meta, "shards") or 1)
-            shards = int(to.hget(Keys(migration.to, 0).meta, "shards") or 1)
+    if move_of(client, first) is not None:
+        count, shards = shards_of(client, first), shards_of(to, Keys(migration.to, 0))
         ended = Shard(client, first, CrawlRules(), b"", count)
         ended.durability = durability or Durability()
         finish(ended, count, to, migration, shards)

@@ -9,7 +9,7 @@ anything was written in between.
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from opic.ingest.heartbeats import workers_seen
 from opic.replica.crawl import Crawl
 from opic.store.connection import Client, ask, store_errors
 from opic.store.keys import Keys, of_call
-from opic.store.recognition import MOVED
+from opic.store.recognition import move_of
 
 DRAIN_SECONDS: Final = 10.0  # How long a drain or a stop lasts after the migration died.
 RENEW_SECONDS: Final = 2.0
@@ -101,7 +101,7 @@ class Source:
         points = crawl.resumes(most)
         return points if all(points[name] >= offset for name, offset in most.items()) else None
 
-    def await_rest(self, seconds: float, on_wait: Callable[[], object]) -> None:
+    def await_rest(self, seconds: float) -> None:
         """Wait until `points` says something.
 
         Raises:
@@ -116,28 +116,17 @@ class Source:
                 raise StoreUnavailable(
                     f"the shards were not equally far within {seconds:.0f} s: {advice}, then try again"
                 )
-            on_wait()
             time.sleep(LOOK_SECONDS)
 
     # Stopping.
 
     def stop(self, token: str, seconds: float, seen: Sequence[bytes] | None = None) -> list[bytes]:
-        """Refuse all writes to the shards for a while; 0 ends that. Return what is there.
-
-        Args:
-            token: of the migration.
-            seconds: how long.
-            seen: what was there before. If something else is, nothing is stopped.
+        """Refuse all writes to the crawl for a while, as `stop` does; return the states of its shards.
 
         Raises:
             StoreUnavailable: something was written since, or another migration stops the crawl.
         """
-        wanted = seen or [b""] * len(self.crawl)
-        names = [(shard.keys.head, shard.keys.changes, shard.keys.end) for shard in self.crawl.shards]
-        answers = ask(
-            self.client,
-            [of_call("stop", name, token, repr(seconds), what) for name, what in zip(names, wanted, strict=True)],
-        )
+        answers = stop(self.client, [shard.keys for shard in self.crawl.shards], token, seconds, seen)
         if any(status != b"OK" for status, _ in answers):
             raise StoreUnavailable(
                 "the crawl was written to while it was copied, because this process stood still for too long"
@@ -160,7 +149,7 @@ class Source:
             with repeated(renew, RENEW_SECONDS, "opic-stop"):
                 yield seen
         except BaseException:
-            if noted_end(self.client, self._first) is None:
+            if move_of(self.client, self._first) is None:
                 self.stop(token, 0)
             raise
 
@@ -176,22 +165,37 @@ class Source:
                 raise StoreUnavailable("the crawl was not stopped any more when it was to end")
 
 
-def stop_others(client: Client, shards: Sequence[Keys], token: str, seconds: float) -> None:
-    """Let the shards of a crawl but the first take no writes for so long; 0 ends that of this migration."""
-    calls = [of_call("stop", (one.head, one.changes, one.end), token, repr(seconds), "") for one in shards[1:]]
-    if calls:
-        ask(client, calls)
+def stop(
+    client: Client, shards: Sequence[Keys], token: str, seconds: float, seen: Sequence[bytes] | None = None
+) -> list[Sequence[bytes]]:
+    """Refuse all writes to shards for a while; 0 ends that of this migration. Return the status of each, and its state.
+
+    Args:
+        client: of their store.
+        shards: their keys.
+        token: of the migration.
+        seconds: how long.
+        seen: the state of each before. Where another one is found, nothing is stopped.
+    """
+    names = [(one.head, one.changes, one.end) for one in shards]
+    wanted = seen or [b""] * len(names)
+    calls = [of_call("stop", of, token, repr(seconds), what) for of, what in zip(names, wanted, strict=True)]
+    return ask(client, calls) if calls else []
+
+
+def shards_of(client: Client, first: Keys) -> int:
+    """Return the number of shards of a crawl; `first` has the keys of its shard 0, here and below."""
+    with store_errors():
+        return int(client.hget(first.meta, "shards") or 1)
 
 
 def noted(client: Client, first: Keys) -> dict[str, Any] | None:
-    """Return the migration that is noted in a crawl; `first` has the keys of its shard 0."""
+    """Return the migration that is noted in a crawl; None without one."""
     with store_errors():
         found = client.hget(first.meta, "moving")
     return json.loads(found) if found is not None else None
 
 
-def noted_end(client: Client, first: Keys) -> str | None:
-    """Return the crawl that took the place of this one, and its store if that is another one."""
-    with store_errors():
-        found = client.hget(first.meta, MOVED)
-    return found.decode() if found is not None else None
+def forget_note(client: Client, first: Keys) -> None:
+    """Remove the note of a migration that has ended, and its drain."""
+    ask(client, [["HDEL", first.meta, "moving"], ["DEL", first.drain]])

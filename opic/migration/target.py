@@ -57,11 +57,7 @@ class Target:
         self.send([["HSET", keys.meta, "restoring", self.token] for keys in self.keys])
 
     def send(self, commands: Iterable[Command]) -> None:
-        """Send commands, about a megabyte at a time; a claim that another process has ended stops that.
-
-        Raises:
-            StoreError: the crawl was removed, or restored, meanwhile.
-        """
+        """Send commands, about a megabyte at a time."""
         for some in portions(commands):
             ask(self.client, some)
 

@@ -2,11 +2,10 @@
 
 import logging
 
-from opic.errors import CrawlMoved
 from opic.settings import Settings
-from opic.store.connection import Client, store_errors
+from opic.store.connection import Client
 from opic.store.keys import Keys
-from opic.store.recognition import MOVED, check_not_moved
+from opic.store.recognition import move_of
 
 log = logging.getLogger("opic.service")
 
@@ -17,16 +16,9 @@ def after_moves(client: Client, settings: Settings) -> Settings:
     Raises:
         CrawlMoved: that crawl is in another store.
     """
-    while True:
-        keys = Keys(settings.crawl, 0)
-        with store_errors():
-            moved = client.hget(keys.meta, MOVED)
-        if moved is None:
-            return settings
-        try:
-            check_not_moved(keys, {MOVED: moved})
-        except CrawlMoved as error:
-            if error.store:
-                raise
-            log.warning("%s; going on with that one", error)
-            settings = settings.with_crawl(error.to)
+    while (moved := move_of(client, Keys(settings.crawl, 0))) is not None:
+        if moved.store:
+            raise moved
+        log.warning("%s; going on with that one", moved)
+        settings = settings.with_crawl(moved.to)
+    return settings

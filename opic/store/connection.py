@@ -172,7 +172,7 @@ def _ours(error: Exception) -> StoreError:
     if "OPICFULL" in text:
         return StoreFull(text)
     if "OPICSTOPPED" in text:
-        return CrawlStopped("the crawl is being moved to another one, which takes a moment: try again")
+        return CrawlStopped()
     if text.startswith(("MASTERDOWN", "CLUSTERDOWN", "BUSY")):
         return StoreUnavailable(f"the store is not ready: {text}")
     if isinstance(error, redis.exceptions.OutOfMemoryError) or text.startswith("MISCONF") or "OOM command" in text:

@@ -60,9 +60,21 @@ def check_not_moved(keys: Keys, meta: Mapping[bytes, bytes]) -> None:
     Raises:
         CrawlMoved: it names the other one.
     """
-    if (moved := meta.get(MOVED)) is not None:
-        to, _, store = moved.decode().partition(" ")
-        raise CrawlMoved(keys.crawl, to, store)
+    if (moved := _moved(keys, meta.get(MOVED))) is not None:
+        raise moved
+
+
+def move_of(client: Client, first: Keys) -> CrawlMoved | None:
+    """Return where a crawl went, to be raised or followed; None if it stays. `first` has the keys of its shard 0."""
+    with store_errors():
+        return _moved(first, client.hget(first.meta, MOVED))
+
+
+def _moved(first: Keys, said: bytes | None) -> CrawlMoved | None:
+    if said is None:
+        return None
+    to, _, store = said.decode().partition(" ")
+    return CrawlMoved(first.crawl, to, store)
 
 
 def check_not_stopped(client: Client, keys: Keys) -> None:
@@ -74,7 +86,7 @@ def check_not_stopped(client: Client, keys: Keys) -> None:
     with store_errors():
         stop = client.hget(keys.head, "stop")
     if stop is not None and int(stop) > server_now_us(client, keys.head):
-        raise CrawlStopped("the crawl is being moved to another one, which takes a moment: try again")
+        raise CrawlStopped
 
 
 def check_not_lost(client: Client, crawl: str, meta: Mapping[bytes, bytes], shards: int) -> None:

@@ -13,8 +13,8 @@ from chaos.exactness import Onlooker
 from chaos.scene import Scene
 from opic.errors import BadInput, Refused
 from opic.migration.migrate import abort, resume
-from opic.migration.source import noted_end
 from opic.store import Keys, connect
+from opic.store.recognition import move_of
 
 SHARDS = (1, 2, 3, 5)
 KILLED_SHARE = 0.5
@@ -42,7 +42,7 @@ def move_to_other_shards(scene: Scene) -> None:
             _end(scene, former)
         elif process.returncode:
             print(f"  a migration was refused: {said[-300:]}", flush=True)
-        moved = noted_end(client, Keys(former, 0)) is not None
+        moved = move_of(client, Keys(former, 0)) is not None
     if moved:
         scene.report.wrong += scene.onlooker.seen_wrong()
         scene.onlooker.end()
