@@ -41,8 +41,8 @@ def migrate(
     """Move a living crawl to another number of shards, or to other rules.
 
     Makes a new crawl with all that the old one has: cash to the grain, histories, links, classes, metadata, leases,
-    waits, limits, dead letters, offsets. Events are accepted and questions answered meanwhile, but for a moment at the
-    end, in which the crawl takes no writes. Then workers and endpoints go on with the new crawl by themselves, and the
+    waits, limits, dead letters, offsets. During the copy, events are accepted and questions answered; for a moment at
+    its end, the crawl takes no writes. Then workers and endpoints go on with the new crawl by themselves, and the
     name of the old one leads to it. The old crawl stays until `opic crawls --delete` removes it.
 
     If the process is killed, one of the two crawls is whole: --resume or --abort say which, and end it. Needs a user

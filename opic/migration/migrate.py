@@ -3,9 +3,9 @@
 The steps, each of which may be the last of a process:
 
 1. The migration is noted in the crawl, with all that it needs to be repeated. The new crawl is claimed.
-2. URLs and links are copied while the crawl goes on, and then those that came meanwhile.
+2. URLs and links are copied while the crawl goes on, and then those that have come since.
 3. A crawl of many shards is drained, then all shards are stopped: nothing is written to them.
-4. The numbers of pages and all else are copied. The new crawl still lets nobody in.
+4. The numbers of pages and all else are copied. The new crawl still can't be opened.
 5. The stop is renewed if nothing was written since, and the crawl ends: its meta names the new one. This is one write;
    before it the old crawl is whole, and after it the new one.
 6. The new crawl is opened. Workers and endpoints of the old one go on with it.
@@ -188,7 +188,7 @@ class Move:
             replica.effect_listeners.append(partial(self._note, number))
         self._carry_pages()
         self._carry_links()
-        for _ in range(ROUNDS):  # What came meanwhile: the last rounds are short.
+        for _ in range(ROUNDS):  # What has come since: the last rounds are short.
             crawl.follow()
             self._carry_pages()
             self._carry_news()
@@ -199,7 +199,7 @@ class Move:
             self._write(points)
             if crawl.loads != loads or [replica.keeping for replica in crawl.replicas] != keepings:
                 raise StoreUnavailable(
-                    "the store restarted, or the keeping of links began or ended meanwhile: try again"
+                    "the store restarted, or the keeping of links began or ended, during the copy: try again"
                 )
             self._target.check_claimed()
             self._target.await_durable(crawl.shards[0].durability)
@@ -355,8 +355,8 @@ def remove_copy(client: Client, migration: Migration) -> None:
     tokens = ask(client, [["HGET", name, "restoring"] for name in sorted(metas)]) if metas else []
     if any(token != migration.token.encode() for token in tokens) or (names and not metas):
         raise StoreError(
-            f"crawl {migration.to!r} is not the one that this migration began to make: delete it yourself if nobody "
-            "needs it"
+            f"crawl {migration.to!r} is not the one that this migration began to make: delete it yourself if it is "
+            "not needed"
         )
     remove_keys(client, names - metas)
     remove_keys(client, metas)

@@ -76,7 +76,7 @@ class Source:
             try:
                 ask(self.client, [["SET", self._drain, 1, "PX", round(1000 * DRAIN_SECONDS)]])
             except StoreError as error:
-                log.warning("records may take effect meanwhile: %s", error)
+                log.warning("records may take effect during the drain: %s", error)
             return RENEW_SECONDS
 
         renew()
