@@ -304,8 +304,7 @@ class Move:
         made = []
         for number in range(self._shards):
             replica = pages.shard(number, digests)
-            token = secrets.token_bytes(TOKEN_BYTES)
-            target.send(target.write_pages(replica, seconds[places.pages[number]], lsn, token))
+            target.send(target.write_pages(replica, seconds[places.pages[number]], lsn))
             made.append(replica)
         sweeps = len(crawl) == 1 and self._shards > 1  # Of a single shard, the log may still have some to classify.
         target.send(target.write_offsets(points, made, sweeps=sweeps))

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from copy import copy
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -137,14 +136,11 @@ class Target:
         if page // URLS_A_FIELD < self._fields[shard]:
             self._blank[shard].add(page // URLS_A_FIELD)
 
-    def write_pages(self, replica: Replica, seconds: Int64s, lsn: int, token: bytes) -> Iterator[Command]:
+    def write_pages(self, replica: Replica, seconds: Int64s, lsn: int) -> Iterator[Command]:
         """Yield the commands that write the blocks of a shard and its one record, which becomes the replica's head."""
         keys = self.keys[replica.shard]
         replica.books.version = 1
-        own = Effect(
-            lsn=lsn, previous=bytes(8), books=copy(replica.books), pages=replica.pages, host_count=len(replica.hosts),
-            first_page=replica.pages, restored=token,
-        )  # fmt: skip
+        own = Effect.of_new_history(lsn, bytes(8), replica.books, replica.pages, len(replica.hosts))
         record = own.pack()
         replica.head = own.head
         for block in range(blocks_of(replica.pages)):

@@ -18,7 +18,6 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -39,7 +38,6 @@ from opic.store.scan import key_names, one_run
 from opic.store.server import check_server, make_ready
 
 VALUES_A_COMMAND: Final = 1_000
-TOKEN_BYTES: Final = 16
 CLOSED_SECONDS: Final = 10.0  # If the restore dies before it has written anything, events are accepted after this time.
 RENEW_SECONDS: Final = 2.0
 log = logging.getLogger("opic.ops")
@@ -282,15 +280,7 @@ def _commands(directory: Path, keys: Keys, rules: CrawlRules) -> Iterator[Comman
             yield ["HDEL", keys.urls, *effect.forgotten.tolist()]
         if effect.again:
             yield ["HSET", keys.urls, *flat(effect.again)]
-    own = Effect(
-        lsn=effect.lsn + 1,
-        previous=effect.digest,
-        books=copy(effect.books),
-        pages=effect.pages,
-        host_count=effect.host_count,
-        first_page=effect.pages,
-        restored=secrets.token_bytes(TOKEN_BYTES),
-    )
+    own = Effect.of_new_history(effect.lsn + 1, effect.digest, effect.books, effect.pages, effect.host_count)
     yield ["XADD", keys.journal, f"{own.lsn}-0", "r", own.pack()]
     for name, kind, value in read_values(directory / file_name(number, "keys")):
         if name not in ("meta", "head"):

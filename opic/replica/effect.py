@@ -10,7 +10,9 @@ digest) identifies one history, whoever wrote it.
 
 # ruff: noqa: RUF009 - `_array` describes a field of a dataclass, as `field` does.
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, fields
 from hashlib import blake2b
 from operator import attrgetter
@@ -33,6 +35,7 @@ from opic.replica.page_columns import BY_KEY, BY_NAME
 MAGIC: Final = b"OPIJ"
 VERSION: Final = 10
 DIGEST_BYTES: Final = 8
+TOKEN_BYTES: Final = 16
 LINKS_DIGEST_BYTES: Final = 6
 NO_DIGEST: Final = bytes(DIGEST_BYTES)
 
@@ -161,7 +164,7 @@ class Effect:
     # By read: whether the read before of the page showed other links. `Replica.apply` sets it where links are kept; it
     # is no part of the record.
     other_links: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
-    restored: bytes = b""  # A random token in a record appended by a restore: it makes this history unique.
+    restored: bytes = b""  # A random token in a record of a restore or a migration: it makes this history unique.
     packed_urls: bytes = b""  # By `pack_frame`.
     digest: bytes = NO_DIGEST  # Digest of the packed record. `pack` and `unpack` set it, and the size.
     size: int = 0
@@ -199,6 +202,17 @@ class Effect:
         record: bytes = HEADER.pack(MAGIC, VERSION) + msgpack.packb(parts)
         self.digest, self.size = digest_of(record), len(record)
         return record
+
+    @classmethod
+    def of_new_history(cls, lsn: int, previous: bytes, books: Books, pages: int, host_count: int) -> "Effect":
+        """Return a record that changes nothing, with a random token.
+
+        A reader or writer that was at the same LSN of another history sees another digest, and loads the shard again.
+        """
+        return cls(
+            lsn=lsn, previous=previous, books=copy(books), pages=pages, host_count=host_count, first_page=pages,
+            restored=secrets.token_bytes(TOKEN_BYTES),
+        )  # fmt: skip
 
     @classmethod
     def unpack(cls, record: bytes) -> "Effect":
