@@ -278,7 +278,9 @@ class Comparison:
     ) -> None:
         """Compare; `kinds` are the numbers of records that another reader finds, by their types."""
         self._events.counts.clear()
-        found = [one.event for one in self._events.of(ArchiveFile(path.name, path)) if isinstance(one, ArchivedEvent)]
+        found = [
+            one.event for one in self._events.events_of(ArchiveFile(path.name, path)) if isinstance(one, ArchivedEvent)
+        ]
         counts = self._events.counts
         told = {name: count for name, count in counts.items() if count and name not in NOTABLE}
         assert counts["records"] == len(found) + sum(told.values()), (path, counts)  # The sums of the summary.

@@ -54,7 +54,7 @@ def read(path: Path) -> tuple[list[CrawlEvent], dict[str, float]]:
     """Read all events, and say what that took; the CPU time is without that of the process that parses HTML."""
     began, cpu = time.monotonic(), time.process_time()
     with closing(ArchiveEvents()) as events:
-        found = [one.event for one in events.of(ArchiveFile(str(path), path)) if isinstance(one, ArchivedEvent)]
+        found = [one.event for one in events.events_of(ArchiveFile(str(path), path)) if isinstance(one, ArchivedEvent)]
         cut = events.counts["bodies_cut"]
     seconds = time.monotonic() - began
     row = {

@@ -63,7 +63,7 @@ class Crawl:
 
     def fetch(self, page: int, links: Uint32s) -> None:
         """Read a page."""
-        old = self.pool.of(page)
+        old = self.pool.links_of(page)
         self.replaced.setdefault(page, None if old is None else old.copy())
         self.pool.put(page, links)
         self.known[page] = self.read[page] = True
@@ -240,7 +240,7 @@ def large(pages: int, bound: float) -> dict[str, float]:
         discovering += crawl.settle(bound)
     for _ in range(SETTLES):
         for page in order[rng.choice(third, READS_A_SETTLE, replace=False)].tolist():
-            now = crawl.pool.of(page).copy()
+            now = crawl.pool.links_of(page).copy()
             now[rng.choice(len(now), REPLACED, replace=False)] = rng.integers(pages)
             crawl.fetch(page, np.unique(now))
         rereading += crawl.settle(bound)

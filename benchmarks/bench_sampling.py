@@ -62,8 +62,8 @@ def plain_steps(web: MatrixPages, steps: int) -> float:
     rng, at = random.Random(SEED), 0
     started = time.perf_counter()
     for _ in range(steps):
-        neighbours = [*web.look(at).links, *web.inlinks(at)]
-        on_topic = [page for page in neighbours if web.look(page).on_topic]
+        neighbours = [*web.load_page(at).links, *web.inlinks(at)]
+        on_topic = [page for page in neighbours if web.load_page(page).on_topic]
         at = on_topic[rng.randrange(len(on_topic))]
     return time.perf_counter() - started
 

@@ -25,7 +25,7 @@ class MatrixPages:
         self._topic = on_topic.tolist()
         self._host = host.tolist() if host is not None else None
 
-    def look(self, page: int) -> SeenPage[int]:
+    def load_page(self, page: int) -> SeenPage[int]:
         """Return a page."""
         self.looked.add(page)
         return SeenPage(page, _row(self._out, page), self._topic[page])

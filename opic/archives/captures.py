@@ -83,45 +83,49 @@ class Captures:
             yield self._next()
 
     def _next(self) -> Capture:
-        found = self._waiting.popleft()
-        parts = [found.record, found.outlinks, *found.segments.values()]
+        capture = self._waiting.popleft()
+        parts = [capture.record, capture.outlinks, *capture.segments.values()]
         self._bytes -= sum(len(part.block) for part in parts if part is not None)
-        return found
+        return capture
 
     def _take_answer(self, record: ArchiveRecord) -> None:
-        found = Capture(record, _names(record.fields))
-        request = next((one for one in self._requests if one.names & found.names), None)
+        capture = Capture(record, _names(record.fields))
+        request = next((candidate for candidate in self._requests if candidate.names & capture.names), None)
         if request is not None:
             self._requests.remove(request)
-            found.method = request.method
-        self._waiting.append(found)
+            capture.method = request.method
+        self._waiting.append(capture)
         self._bytes += len(record.block)
 
     def _take_request(self, record: ArchiveRecord) -> None:
         request = _Request(_names(record.fields), method_of(record.block))
-        found = next((one for one in self._waiting if not one.method and one.names & request.names), None)
-        if found is not None:
-            found.method = request.method
+        capture = next(
+            (candidate for candidate in self._waiting if not candidate.method and candidate.names & request.names), None
+        )
+        if capture is not None:
+            capture.method = request.method
         else:
             self._requests.append(request)
 
     def _take_outlinks(self, record: ArchiveRecord) -> None:
         if MediaType.of(record.fields.first("content-type")).essence not in OUTLINKS_TYPES:
             return
-        of = ids(record.fields, "warc-concurrent-to", "warc-refers-to")
+        answer_ids = ids(record.fields, "warc-concurrent-to", "warc-refers-to")
         url = target_url(record.fields)
-        for one in self._waiting:
-            if one.outlinks is None and (of & one.names if of else target_url(one.record.fields) == url):
-                one.outlinks = record
+        for capture in self._waiting:
+            if capture.outlinks is None and (
+                answer_ids & capture.names if answer_ids else target_url(capture.record.fields) == url
+            ):
+                capture.outlinks = record
                 self._bytes += len(record.block)
                 break
 
     def _take_segment(self, record: ArchiveRecord) -> None:
         origin, number = ids(record.fields, "warc-segment-origin-id"), record.fields.first("warc-segment-number")
-        found = next((one for one in self._waiting if one.names & origin), None)
-        if found is None or not SEGMENT_NUMBER.fullmatch(number) or len(found.segments) == SEGMENTS_MAX:
+        capture = next((candidate for candidate in self._waiting if candidate.names & origin), None)
+        if capture is None or not SEGMENT_NUMBER.fullmatch(number) or len(capture.segments) == SEGMENTS_MAX:
             return
-        if found.segments.setdefault(int(number), record) is record:
+        if capture.segments.setdefault(int(number), record) is record:
             self._bytes += len(record.block)
 
 
@@ -137,7 +141,7 @@ def ids(fields: Fields, *names: str) -> set[str]:
 
 def _names(fields: Fields) -> set[str]:
     """Return what the records of one fetch have in common: ids, or where they have none, URL and date."""
-    found = ids(fields, "warc-record-id", "warc-concurrent-to")
+    names = ids(fields, "warc-record-id", "warc-concurrent-to")
     if "warc-concurrent-to" not in fields:
-        found.add(f"{target_url(fields)} {fields.first('warc-date')}")
-    return found
+        names.add(f"{target_url(fields)} {fields.first('warc-date')}")
+    return names

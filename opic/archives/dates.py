@@ -21,10 +21,10 @@ def unix_seconds(date: str) -> float | None:
     >>> unix_seconds("2024"), unix_seconds("20240518020122"), unix_seconds("2016-12-31T23:59:60.5Z")
     (1704067200.0, 1715997682.0, 1483228800.5)
     """
-    found = DATE.fullmatch(date.strip()) or DIGITS.fullmatch(date.strip())
-    if found is None:
+    match = DATE.fullmatch(date.strip()) or DIGITS.fullmatch(date.strip())
+    if match is None:
         return None
-    *parts, fraction, zone = found.groups()
+    *parts, fraction, zone = match.groups()
     least = (0, 1, 1, 0, 0, 0)
     year, month, day, hour, minute, second = (int(part or low) for part, low in zip(parts, least, strict=True))
     try:

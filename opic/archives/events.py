@@ -66,7 +66,7 @@ class ArchiveEvents:
         self._links.close()
         self._originals.close()
 
-    def of(self, file: ArchiveFile, start: Position = BEGIN) -> Iterator[ArchivedEvent | DamagedPart]:
+    def events_of(self, file: ArchiveFile, start: Position = BEGIN) -> Iterator[ArchivedEvent | DamagedPart]:
         """Yield the events of a file from a position on, in the order of their records, and the damage between them.
 
         Raises:
@@ -134,7 +134,7 @@ class ArchiveEvents:
             return self._answered(record, HttpAnswer(status, Fields()), capture.outlinks)
         profile = record.fields.first("warc-profile").rstrip("> \t")
         not_modified = unchanged and (own is not None or profile.endswith(NOT_MODIFIED_PROFILE))
-        original = self._originals.of(record.fields, not_modified=not_modified)
+        original = self._originals.original_of(record.fields, not_modified=not_modified)
         answer = None if original is None else _answer(original.answer)
         if original is None or answer is None or (self._recorded and not _same_url(original.answer, record)):
             # Recorded links don't tell how another page has them.
@@ -193,8 +193,8 @@ def _is_success(status: int) -> bool:
     return 200 <= status <= 299
 
 
-def _same_url(one: ArchiveRecord, other: ArchiveRecord) -> bool:
-    return target_url(one.fields) == target_url(other.fields)
+def _same_url(record: ArchiveRecord, other: ArchiveRecord) -> bool:
+    return target_url(record.fields) == target_url(other.fields)
 
 
 def _recorded_links(block: bytes) -> bytes:

@@ -19,21 +19,21 @@ class Fields(dict[str, list[str]]):
         >>> Fields.parse(b"Vary: a\\r\\nLocation:\\r\\n /there\\r\\nVARY: b")
         {'vary': ['a', 'b'], 'location': ['/there']}
         """
-        found = cls()
+        fields = cls()
         for line in FOLD.sub(b" ", head).split(b"\n"):
             name, colon, value = line.partition(b":")
             if colon:
-                found.add(name.strip().decode("latin-1"), _text(value.strip(), encoding))
-        return found
+                fields.add(name.strip().decode("latin-1"), _text(value.strip(), encoding))
+        return fields
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[str, object]]) -> Self:
         """Return fields whose values may be lists."""
-        found = cls()
+        fields = cls()
         for name, value in pairs:
-            for one in value if isinstance(value, list) else [value]:
-                found.add(name, str(one))
-        return found
+            for item in value if isinstance(value, list) else [value]:
+                fields.add(name, str(item))
+        return fields
 
     def add(self, name: str, value: str) -> None:
         """Add a value."""

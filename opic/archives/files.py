@@ -59,10 +59,10 @@ class _FileSection(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         self._file.seek(self._begin + self._at)
-        found = self._file.read(max(0, min(len(buffer), self._size - self._at)))
-        buffer[: len(found)] = found
-        self._at += len(found)
-        return len(found)
+        data = self._file.read(max(0, min(len(buffer), self._size - self._at)))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
 
     def close(self) -> None:
         self._file.close()

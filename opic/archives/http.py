@@ -42,14 +42,14 @@ class HttpAnswer:
     @property
     def location(self) -> str:
         """The target of a redirect, with the bytes that are not ASCII escaped; empty if there is none."""
-        found = self.fields.first("location").encode("latin-1", "replace")
-        return "".join(chr(byte) if byte < 0x80 else f"%{byte:02X}" for byte in found)
+        target = self.fields.first("location").encode("latin-1", "replace")
+        return "".join(chr(byte) if byte < 0x80 else f"%{byte:02X}" for byte in target)
 
 
 def method_of(block: bytes) -> str:
     """Return the method of a request; empty if it has none."""
-    found = METHOD.match(block, 0, 64)
-    return found[1].decode().upper() if found else ""
+    match = METHOD.match(block, 0, 64)
+    return match[1].decode().upper() if match else ""
 
 
 def parse_answer(block: bytes, *, cut: bool = False) -> HttpAnswer | None:
@@ -59,16 +59,16 @@ def parse_answer(block: bytes, *, cut: bool = False) -> HttpAnswer | None:
         block: the message, or its beginning.
         cut: whether there is more.
     """
-    at = 0
-    while line := STATUS_LINE.match(block, at):
+    position = 0
+    while line := STATUS_LINE.match(block, position):
         status, begin = int(line[1]), line.end()
         # A line ends just before the header: a header without fields ends there.
         end = HEAD_END.search(block, begin - 1, begin + HEAD_BYTES_MAX)
         if end is None and len(block) > begin + HEAD_BYTES_MAX:
             return None
-        head, at = block[begin : end.start() if end else len(block)], end.end() if end else len(block)
+        head, position = block[begin : end.start() if end else len(block)], end.end() if end else len(block)
         if not 100 <= status <= 199 or status == SWITCHING_PROTOCOLS:
-            return decoded_answer(status, Fields.parse(head), block[at:], cut=cut)
+            return decoded_answer(status, Fields.parse(head), block[position:], cut=cut)
     return None
 
 
@@ -91,9 +91,9 @@ def _decoded(body: bytes, codings: list[str]) -> tuple[bytes, bool]:
         elif coding in UNCODED or not body:
             continue
         elif name := _coding_of(body, coding):
-            found, whole = decodable(body, name, BODY_BYTES_MAX + 1)
+            decoded, whole = decodable(body, name, BODY_BYTES_MAX + 1)
             # What looks like text never had the coding, even where a part of it can be decoded.
-            body, cut = (found, not whole) if whole or (found and is_binary(body)) else (body, is_binary(body))
+            body, cut = (decoded, not whole) if whole or (decoded and is_binary(body)) else (body, is_binary(body))
         else:
             cut = is_binary(body)
         wrong = wrong or cut
@@ -120,12 +120,12 @@ def is_binary(body: bytes) -> bool:
 
 def _dechunked(body: bytes) -> tuple[bytes, bool]:
     """Return a chunked body as one, and whether its chunks are broken; a body without chunks is returned as it is."""
-    parts, at = list[bytes](), 0
-    while line := CHUNK_SIZE.match(body, at):
-        size, at = int(line[1], 16), line.end()
+    parts, position = list[bytes](), 0
+    while line := CHUNK_SIZE.match(body, position):
+        size, position = int(line[1], 16), line.end()
         if not size:
             return b"".join(parts), False
-        parts.append(body[at : at + size])
-        at += size
-        at += 2 if body[at : at + 2] == b"\r\n" else 1
+        parts.append(body[position : position + size])
+        position += size
+        position += 2 if body[position : position + 2] == b"\r\n" else 1
     return (b"".join(parts), True) if parts else (body, False)

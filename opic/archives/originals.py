@@ -71,7 +71,7 @@ class Originals:
         with temporary_file(*REVISITS):
             self._rows.executemany("INSERT OR REPLACE INTO names VALUES (?, ?)", [(name, number) for name in names])
 
-    def of(self, fields: Fields, *, not_modified: bool) -> Original | None:
+    def original_of(self, fields: Fields, *, not_modified: bool) -> Original | None:
         """Return the capture that a revisit repeats, None if it is not in this run.
 
         Args:
@@ -91,18 +91,18 @@ class Originals:
                 return None if answer is None else Original(number, answer, outlinks)
         return None
 
-    def _read(self, file: int, at: int | None, packed: bytes | None) -> ArchiveRecord | None:
+    def _read(self, file: int, offset: int | None, packed: bytes | None) -> ArchiveRecord | None:
         if packed is not None:
             raw = decompress(packed, PACKED_BYTES_MAX)
             kind, fields, block, cut = msgspec.msgpack.decode(raw, type=tuple[str, dict[str, list[str]], bytes, bool])
             return ArchiveRecord(Position(), kind, Fields(fields), block, cut)
-        if at is None:
+        if offset is None:
             return None
         try:
             with self._files[file].open() as opened:
-                record = next(read_records(opened, Position(at)), None)
-            found = record if isinstance(record, ArchiveRecord) else None
-            return described(found) if found is not None and is_envelope(found) else found
+                record = next(read_records(opened, Position(offset)), None)
+            archived = record if isinstance(record, ArchiveRecord) else None
+            return described(archived) if archived is not None and is_envelope(archived) else archived
         except (BadInput, BadEnvelope, OSError):  # It is not there any more, or another one.
             return None
 

@@ -63,7 +63,7 @@ class _Broken(Exception):
 class _Line(NamedTuple):
     """A line that is not blank; an empty text stands for the end of the content."""
 
-    place: Place
+    begin: Place
     text: bytes
     aligned: bool  # Whether its member has nothing but blank lines before it.
     blank: int  # Blank lines before it.
@@ -100,12 +100,12 @@ class _RecordReader:
                 line = self._next_record(line)
             elif not self._begins_record(line):
                 yield DamagedPart(
-                    self._offset(line.place), f"no record begins with {shown(line.text.decode('latin-1'))}"
+                    self._offset(line.begin), f"no record begins with {shown(line.text.decode('latin-1'))}"
                 )
                 line = self._next_record()
             else:
-                self._position, offset = self._position_of(line), self._offset(line.place)
-                behind = self._stream.place
+                self._position, offset = self._position_of(line), self._offset(line.begin)
+                behind = self._stream.next_place
                 try:
                     record, line = self._record(line)
                 except _Broken as error:
@@ -136,7 +136,7 @@ class _RecordReader:
         size = len(block) + self._stream.skip(length - len(block))
         if size < length:
             raise _Broken(f"has {size:,} of {length:,} bytes: the file is cut off, or the length is wrong")
-        member = self._stream.place.member
+        member = self._stream.next_place.member
         following = self._line_or_damage()
         if isinstance(following, StreamDamaged):
             if following.member == member:  # Its checksum may be what is wrong.
@@ -178,8 +178,8 @@ class _RecordReader:
             StreamDamaged: the content breaks off.
         """
         blank, aligned = self._stream.skip_line_ends()
-        place = self._stream.place
-        return _Line(place, self._stream.readline(HEADER_BYTES_MAX), aligned, blank)
+        begin = self._stream.next_place
+        return _Line(begin, self._stream.readline(HEADER_BYTES_MAX), aligned, blank)
 
     def _line_or_damage(self) -> _Line | StreamDamaged:
         try:
@@ -194,7 +194,7 @@ class _RecordReader:
                 return self._next_of_arc() if self._is_arc is not False else self._next_of_warc()
             except StreamDamaged as error:
                 damage = error
-        return _Line(self._stream.place, b"", False, 0)
+        return _Line(self._stream.next_place, b"", False, 0)
 
     def _next_of_arc(self) -> _Line:
         while (line := self._next_line()).text and not self._begins_record(line):
@@ -204,20 +204,20 @@ class _RecordReader:
     def _next_of_warc(self) -> _Line:
         """Look within lines too: where a writer was killed, the next record follows in the middle of one."""
         while self._stream.seek_bytes(WARC_BEGINS):
-            place = self._stream.place
+            begin = self._stream.next_place
             text = self._stream.readline(HEADER_BYTES_MAX)
-            if (found := WARC_LINE_ENDS.search(text)) is not None:
-                at = Place(place.member, place.unpacked + found.start())
-                return _Line(at, found[0], at.unpacked == 0, 0)
-        return _Line(self._stream.place, b"", False, 0)
+            if (match := WARC_LINE_ENDS.search(text)) is not None:
+                line_begin = Place(begin.member, begin.unpacked + match.start())
+                return _Line(line_begin, match[0], line_begin.unpacked == 0, 0)
+        return _Line(self._stream.next_place, b"", False, 0)
 
     def _position_of(self, line: _Line) -> Position:
         if line.aligned or not self._stream.packed:
-            return Position(self._offset(line.place), 0)
+            return Position(self._offset(line.begin), 0)
         return Position(self._position.offset, self._position.number + 1)
 
-    def _offset(self, place: Place) -> int:
-        return place.member if self._stream.packed else place.unpacked
+    def _offset(self, begin: Place) -> int:
+        return begin.member if self._stream.packed else begin.unpacked
 
 
 def _arc_head(line: bytes) -> tuple[Fields, int] | None:
@@ -231,10 +231,10 @@ def _arc_head(line: bytes) -> tuple[Fields, int] | None:
     parts = line.rstrip(b"\r\n").split(b" ")
     if not ARC_LENGTH.fullmatch(parts[-1]):
         return None
-    for at in range(2, len(parts) - 1):
-        if ARC_DATE.fullmatch(parts[at]) and ARC_ADDRESS.fullmatch(parts[at - 1]):
-            url = b" ".join(parts[: at - 1]).decode("utf-8", "replace")
+    for index in range(2, len(parts) - 1):
+        if ARC_DATE.fullmatch(parts[index]) and ARC_ADDRESS.fullmatch(parts[index - 1]):
+            url = b" ".join(parts[: index - 1]).decode("utf-8", "replace")
             kind = "warcinfo" if url.startswith("filedesc:") else "response"
-            told = {"warc-type": kind, "warc-target-uri": url, "warc-date": parts[at].decode()}
+            told = {"warc-type": kind, "warc-target-uri": url, "warc-date": parts[index].decode()}
             return Fields.of(told.items()), int(parts[-1])
     return None

@@ -63,14 +63,14 @@ class ArchiveStream(ABC):
         self.seek(Place(0, 0))
 
     @property
-    def place(self) -> Place:
+    def next_place(self) -> Place:
         """The place of the next byte; between two members, the end of the first until something is read."""
         return Place(self._member, self._before + self._at)
 
     @abstractmethod
-    def seek(self, place: Place) -> None:
+    def seek(self, target: Place) -> None:
         """Read on from a place."""
-        self._member, self._before = place  # Of the buffer.
+        self._member, self._before = target  # Of the buffer.
         self._buffer, self._at = b"", 0
 
     @abstractmethod
@@ -81,14 +81,14 @@ class ArchiveStream(ABC):
             TooMuchDamage: this was done too often.
         """
 
-    def seek_back(self, place: Place) -> None:
+    def seek_back(self, target: Place) -> None:
         """Read on from an earlier place, to look for records behind damage.
 
         Raises:
             TooMuchDamage: this was done too often.
         """
-        self._count_reread(self.place.unpacked if self.packed else self.place.unpacked - place.unpacked)
-        self.seek(place)
+        self._count_reread(self.next_place.unpacked if self.packed else self.next_place.unpacked - target.unpacked)
+        self.seek(target)
 
     def skip_line_ends(self) -> LineEnds:
         """Pass over line ends.
@@ -98,12 +98,12 @@ class ArchiveStream(ABC):
         """
         count, member = 0, None
         while self._loaded():
-            if self.place.unpacked == 0:
+            if self.next_place.unpacked == 0:
                 member = self._member
-            found = LINE_ENDS.match(self._buffer, self._at)
-            assert found is not None
-            count += found[0].count(b"\n")
-            self._at = found.end()
+            match = LINE_ENDS.match(self._buffer, self._at)
+            assert match is not None
+            count += match[0].count(b"\n")
+            self._at = match.end()
             if self._at < len(self._buffer):
                 break
         return LineEnds(count, member == self._member)
@@ -115,9 +115,9 @@ class ArchiveStream(ABC):
             StreamDamaged: the content breaks off.
         """
         while self._loaded():
-            found = self._buffer.find(wanted, self._at)
-            if found >= 0:
-                self._at = found
+            position = self._buffer.find(wanted, self._at)
+            if position >= 0:
+                self._at = position
                 return True
             # They may begin in this piece, and end in the next one of the member.
             rest = self._buffer[max(self._at, len(self._buffer) - len(wanted) + 1) :]
@@ -191,10 +191,10 @@ class PlainStream(ArchiveStream):
 
     packed = False
 
-    def seek(self, place: Place) -> None:
+    def seek(self, target: Place) -> None:
         """Read on from a place."""
-        super().seek(place)
-        self._file.seek(place.unpacked)
+        super().seek(target)
+        self._file.seek(target.unpacked)
 
     def seek_member(self, after: int) -> bool:
         """Return that there is no member."""
@@ -202,7 +202,7 @@ class PlainStream(ArchiveStream):
 
     def skip(self, size: int) -> int:
         """Pass over `size` bytes, fewer at the end of the file; return how many."""
-        begin = self.place.unpacked
+        begin = self.next_place.unpacked
         end = min(begin + size, self._size)
         self.seek(Place(0, end))
         return end - begin
@@ -226,12 +226,12 @@ class PackedStream(ArchiveStream):
         self._open_member = stream_opener(coding, _dictionary(file), WINDOW_BYTES_MAX)
         super().__init__(file)
 
-    def seek(self, place: Place) -> None:
+    def seek(self, target: Place) -> None:
         """Read on from a place."""
-        super().seek(Place(place.member, 0))
+        super().seek(Place(target.member, 0))
         self._stream: DecodedStream | None = None
-        self._input, self._input_at, self._input_offset = b"", 0, place.member
-        self.skip(place.unpacked)
+        self._input, self._input_at, self._input_offset = b"", 0, target.member
+        self.skip(target.unpacked)
 
     def seek_member(self, after: int) -> bool:
         """Go to the next member that begins behind an offset; return whether there is one.
@@ -244,8 +244,8 @@ class PackedStream(ArchiveStream):
         while True:
             self._file.seek(begin)
             part = self._file.read(INPUT_BYTES)
-            if (found := part.find(self._searched)) >= 0:
-                self.seek(Place(begin + found, 0))
+            if (position := part.find(self._searched)) >= 0:
+                self.seek(Place(begin + position, 0))
                 return True
             if len(part) < INPUT_BYTES:
                 return False
@@ -348,10 +348,10 @@ def _dictionary(file: BinaryIO) -> bytes:
     if not _is_skippable(head) or not head.startswith(DICTIONARY_MAGIC):
         return b""
     size = _size_of(head)
-    found = file.read(min(size, DICTIONARY_BYTES_MAX + 1))
-    whole = len(found) == size <= DICTIONARY_BYTES_MAX
-    if whole and found.startswith(ZSTD_MAGIC):
-        found, whole = decodable(found, "zstd", DICTIONARY_BYTES_MAX)
+    dictionary = file.read(min(size, DICTIONARY_BYTES_MAX + 1))
+    whole = len(dictionary) == size <= DICTIONARY_BYTES_MAX
+    if whole and dictionary.startswith(ZSTD_MAGIC):
+        dictionary, whole = decodable(dictionary, "zstd", DICTIONARY_BYTES_MAX)
     if not whole:
         raise StreamDamaged(0, f"its dictionary can't be read, or is over {DICTIONARY_BYTES_MAX:,} bytes")
-    return found
+    return dictionary

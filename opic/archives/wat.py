@@ -77,7 +77,7 @@ def _answer(http: Mapping[str, Any]) -> bytes:
         charset = MediaType.of(",".join(told.get("content-type", ()))).charset or ""
         named = f"; charset={charset}" if LABEL.fullmatch(charset) and not NOT_ASCII.search(charset.lower()) else ""
         lines.append(f"Content-Type: text/html{named}")
-        head, links = _map(page, "Head"), (one for one in _maps(page, "Links") if one.get("path") in PATHS)
+        head, links = _map(page, "Head"), (link for link in _maps(page, "Links") if link.get("path") in PATHS)
         body = as_html(links, head.get("Base"), _maps(head, "Metas"))
     return "\r\n".join([*lines, "", ""]).encode("utf-8", "replace") + body
 
@@ -91,7 +91,7 @@ def as_html(links: Iterable[Mapping[str, Any]], base: object = None, metas: Iter
     parts = [_tag("meta", {name: meta.get(name) for name in META_NAMES}) for meta in metas]
     if isinstance(base, str):
         parts.append(_tag("base", {"href": base}))
-    parts += [_tag("a", {"href": one.get("url"), "rel": one.get("rel")}) + "</a>" for one in links]
+    parts += [_tag("a", {"href": link.get("url"), "rel": link.get("rel")}) + "</a>" for link in links]
     return "".join(parts).encode("utf-8", "replace").decode().encode("ascii", "xmlcharrefreplace")
 
 
@@ -100,11 +100,11 @@ def _tag(name: str, attributes: Mapping[str, object]) -> str:
     return f"<{name}{''.join(given)}>"
 
 
-def _map(of: object, name: str) -> dict[str, Any]:
-    found = of.get(name) if isinstance(of, dict) else None
-    return found if isinstance(found, dict) else {}
+def _map(parent: object, name: str) -> dict[str, Any]:
+    value = parent.get(name) if isinstance(parent, dict) else None
+    return value if isinstance(value, dict) else {}
 
 
-def _maps(of: object, name: str) -> list[dict[str, Any]]:
-    found = of.get(name) if isinstance(of, dict) else None
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+def _maps(parent: object, name: str) -> list[dict[str, Any]]:
+    value = parent.get(name) if isinstance(parent, dict) else None
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []

@@ -99,7 +99,7 @@ def local_rank(
     with ending_in_order(), showing_progress() as show, ExitStack() as stack:
         estimator = opened(
             stack, domain, options, given, settings=settings, address=address,
-            on_progress=lambda at: show(at.tried, at.of, _shown(at)),
+            on_progress=lambda at: show(at.tried, at.pages_max, _shown(at)),
         )  # fmt: skip
         ranking = _run(estimator, publish)
     _print(ranking, chosen.as_json, as_csv)
@@ -212,7 +212,7 @@ def events_of(
 def _shown(progress: "EstimatorProgress") -> str:
     away = f"; without the service: {progress.away}" if progress.away else ""
     failed = f", {progress.failed:,} failed" if progress.failed else ""
-    return f"{progress.tried:,} of at most {progress.of:,} {progress.part} pages fetched{failed}{away}"
+    return f"{progress.tried:,} of at most {progress.pages_max:,} {progress.part} pages fetched{failed}{away}"
 
 
 def _print(ranking: "DomainRanking", as_json: bool, as_csv: bool) -> None:

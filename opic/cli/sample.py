@@ -229,7 +229,7 @@ def _from_recorded(
     )  # fmt: skip
     on_topic = [url for url, event in events.items() if request.topic.contains(content_of(event))]
     # The page with most known in-links first.
-    return _walked(web, request, walk.start, sorted(on_topic, key=lambda url: -len(inlinks.of(url))))
+    return _walked(web, request, walk.start, sorted(on_topic, key=lambda url: -len(inlinks.sources_of(url))))
 
 
 def _from_web(
@@ -310,7 +310,9 @@ def _walked(
 
         def told(at: "SampleProgress") -> None:
             failed = f", {at.failed:,} failed" if at.failed else ""
-            show(at.steps, at.of, f"{at.steps:,} of {at.of:,} steps, {at.fetched:,} pages fetched{failed}")
+            show(
+                at.steps, at.steps_max, f"{at.steps:,} of {at.steps_max:,} steps, {at.fetched:,} pages fetched{failed}"
+            )
 
         return take_sample(web, first, request, told)
 

@@ -154,7 +154,7 @@ def texts(given: Iterable[str]) -> list[str]:
 
 def names(leases: Iterable[str | answers.Page]) -> list[str]:
     """Return leases, some of them given as their pages, by name."""
-    return [one if isinstance(one, str) else one.lease for one in leases]
+    return [lease if isinstance(lease, str) else lease.lease for lease in leases]
 
 
 def local_path(domain: str) -> str:
@@ -186,7 +186,7 @@ def events(
         body = msgspec.msgpack.encode(every) if form == "msgpack" else msgspec.json.encode(every)
 
     def rest_hosts(answer: answers.Accepted) -> None:
-        refused = {one.index for one in answer.rejected}
+        refused = {rejection.index for rejection in answer.rejected}
         for index, event in enumerate(every):
             if pace is not None and index not in refused and not isinstance(event, msgspec.Raw):
                 pace.note(*_answer_of(event))

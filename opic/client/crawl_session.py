@@ -238,10 +238,10 @@ class CrawlSession:
         for page in answer.pages:
             seconds = page.lease_until - answer.as_of
             new = LeasedPage(page, seconds, now + seconds)
-            if (held := self.leases.setdefault(page.url, new)) is new:
+            if (kept := self.leases.setdefault(page.url, new)) is new:
                 leased.append(new)
             else:  # It was lost, and goes on with the new lease.
-                held.page, held.seconds, held.ends = page, seconds, new.ends
+                kept.page, kept.seconds, kept.ends = page, seconds, new.ends
         if self.leases and (self._renewing is None or self._renewing.done()):
             self._renewing = asyncio.create_task(self._renew())
         return leased

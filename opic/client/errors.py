@@ -80,7 +80,7 @@ class SeedsRejected(BadRequest):
 
 
 def _reasons(kind: str, rejected: Sequence[Rejected]) -> str:
-    reasons = [f"{kind} {one.index}: {one.error}" for one in rejected[:REJECTED_SHOWN]]
+    reasons = [f"{kind} {rejection.index}: {rejection.error}" for rejection in rejected[:REJECTED_SHOWN]]
     if len(rejected) > REJECTED_SHOWN:
         reasons.append(f"and {len(rejected) - REJECTED_SHOWN:,} more")
     return "; ".join(reasons)

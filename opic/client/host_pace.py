@@ -61,7 +61,9 @@ class HostPace:
         """Note that a request to a host starts now."""
         if len(self._started) >= HOSTS_MAX:
             now = time.monotonic()
-            self._started = {name: at for name, at in self._started.items() if at + self.delay(name) > now}
+            self._started = {
+                name: started for name, started in self._started.items() if started + self.delay(name) > now
+            }
         self._started[host] = time.monotonic()
 
     def rest(self, host: str, seconds: float) -> None:

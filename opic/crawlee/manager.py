@@ -171,10 +171,10 @@ class OpicRequestManager(RequestManager):
         return None
 
     def _next_page(self) -> RequestWork | None:
-        for at, lease in enumerate(self._leased):
+        for index, lease in enumerate(self._leased):
             page = lease.page
             if self._pace.wait(host_of(page.url)) <= 0:
-                del self._leased[at]
+                del self._leased[index]
                 if waiting := self._waiting.pop(page.url, None):
                     request = waiting.popleft()
                     if waiting:
@@ -282,7 +282,7 @@ class OpicRequestManager(RequestManager):
         """End a lease without a report of its page, but of the pause that its host asks for."""
         if work.answer is not None and work.answer.asks_for_pause:
             failed = {"status": work.answer.status, "retry_after": work.answer.retry_after}
-            self._session.add_event(lease.page.url, fetched_at=work.answer.at, **failed)
+            self._session.add_event(lease.page.url, fetched_at=work.answer.fetched_at, **failed)
         else:
             self._session.release(lease)
 
@@ -296,14 +296,14 @@ class OpicRequestManager(RequestManager):
         if answer is None:  # There never was one.
             self._session.add_event(page, status=0, **said)
             return
-        target, at = canonical_or_none(answer.url), answer.at
+        target, fetched_at = canonical_or_none(answer.url), answer.fetched_at
         if target not in (page, None):  # The hops in between are not told.
-            self._session.add_event(page, fetched_at=at, status=302, redirect=answer.url, **said)
+            self._session.add_event(page, fetched_at=fetched_at, status=302, redirect=answer.url, **said)
             said = {}  # The target is one link deeper, as the service knows by now.
         if answer.retry_after is not None:
             said["retry_after"] = answer.retry_after
         said |= {"status": answer.status, "links": answer.links, "redirect": answer.redirect}
-        self._session.add_event(answer.url, fetched_at=at, **said)
+        self._session.add_event(answer.url, fetched_at=fetched_at, **said)
         if answer.is_final:
             self._done |= {hash(page), hash(target)}
 

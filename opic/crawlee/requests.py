@@ -27,7 +27,7 @@ class PageAnswer:
     links: Sequence[str] = ()
     redirect: str | None = None  # One that the crawler did not follow.
     retry_after: float | None = None
-    at: float = field(default_factory=time.time)
+    fetched_at: float = field(default_factory=time.time)
 
     @property
     def asks_for_pause(self) -> bool:

@@ -73,10 +73,10 @@ class CrawledLinks:
         """
         if page in self._known:
             raise BadInput(f"page {page} was fetched before")
-        found = np.unique(np.asarray(targets, np.int64))
+        distinct = np.unique(np.asarray(targets, np.int64))
         self._known.add(page)
         self._fetched.append(page)
-        self._targets.append(found[found != page])
+        self._targets.append(distinct[distinct != page])
 
     def graph(self) -> CrawledGraph:
         """Return the graph of all pages fetched so far, in O(links log links)."""
@@ -85,9 +85,9 @@ class CrawledLinks:
         targets = np.concatenate(self._targets)
         sources = np.repeat(np.arange(len(fetched)), counts)
         order = np.argsort(fetched)
-        at = np.searchsorted(fetched[order], targets)
-        at[at == len(fetched)] = 0
-        number = order[at]
+        positions = np.searchsorted(fetched[order], targets)
+        positions[positions == len(fetched)] = 0
+        number = order[positions]
         inner = fetched[number] == targets
         candidates, column = np.unique(targets[~inner], return_inverse=True)
         return CrawledGraph(

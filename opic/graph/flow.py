@@ -135,8 +135,8 @@ class Flow:
         more = float(waiting.sum(where=waiting > 0))
         less = more - float(waiting.sum())
         above, below = (damping * more + self.lost) / (1 - damping), damping * less / (1 - damping)
-        found = (above + below + max(above, below)) / total
-        return min(found + ROUNDING + 2 * self.drift / (1 - damping), BOUND_MAX)
+        bound = (above + below + max(above, below)) / total
+        return min(bound + ROUNDING + 2 * self.drift / (1 - damping), BOUND_MAX)
 
     @property
     def lost(self) -> float:
@@ -163,12 +163,12 @@ class Flow:
         stuck = np.flatnonzero(graph.fetched & ~graph.moves)
         enough = None if waiting_max is None else waiting_max * float(self.teleport.sum())
         while True:
-            held = self.residual[graph.moves_at]
-            sizes = np.abs(held)
+            residuals = self.residual[graph.moves_at]
+            sizes = np.abs(residuals)
             left = float(sizes.sum())
             if enough is not None and left <= enough:
                 return True
-            bound = self._bound(np.concatenate((held, self.residual[stuck]))) if enough is None else 0.0
+            bound = self._bound(np.concatenate((residuals, self.residual[stuck]))) if enough is None else 0.0
             if enough is None and bound <= bound_max:
                 return True
             if enough is None and 12 * self.damping * left <= bound_max * (1 - self.damping) * self.total:
@@ -177,9 +177,9 @@ class Flow:
                 return not left
             due = self._due(sizes, left, left - enough if enough is not None else left * (1 - bound_max / bound))
             if DENSE_PART * len(due) > len(sizes):
-                links = self._move_all(held)
+                links = self._move_all(residuals)
             else:
-                links = self._move_some(graph.moves_at[due], held[due])
+                links = self._move_some(graph.moves_at[due], residuals[due])
             links_max -= max(links, LINKS_A_STEP)
 
     def _due(self, sizes: Float64s, left: float, excess: float) -> Int64s:
@@ -190,29 +190,29 @@ class Flow:
             return due
         return np.flatnonzero(sizes > average / 2)
 
-    def _move_all(self, held: Float64s) -> int:
-        graph, at, self._total = self.graph, self.graph.moves_at, None
-        self.visits[at] += held
-        self.residual[at] = 0.0
+    def _move_all(self, residuals: Float64s) -> int:
+        graph, moving, self._total = self.graph, self.graph.moves_at, None
+        self.visits[moving] += residuals
+        self.residual[moving] = 0.0
         weights = np.zeros(len(graph))
-        weights[at] = self.damping * held / np.maximum(graph.live[at], 1)
+        weights[moving] = self.damping * residuals / np.maximum(graph.live[moving], 1)
         self.residual += graph.matrix.spread(weights)
         return graph.pool.used
 
-    def _move_some(self, pages: Int64s, held: Float64s) -> int:
+    def _move_some(self, pages: Int64s, residuals: Float64s) -> int:
         graph, first, links_followed, self._total = self.graph, 0, len(pages), None
-        self.visits[pages] += held
+        self.visits[pages] += residuals
         self.residual[pages] = 0.0
-        shares = self.damping * held / np.maximum(graph.live[pages], 1)
-        for some, links, of in graph.pool.gathered(pages):
-            np.add.at(self.residual, links, shares[first : first + len(some)][of])
+        shares = self.damping * residuals / np.maximum(graph.live[pages], 1)
+        for some, links, sources in graph.pool.gathered(pages):
+            np.add.at(self.residual, links, shares[first : first + len(some)][sources])
             first, links_followed = first + len(some), links_followed + len(links)
         return links_followed
 
     def _move(self, rows: LinkRows, sign: float) -> None:
         """Add to r what the visits of some pages send along their links, or take it away."""
         amounts = sign * self.damping * self.visits[rows.pages] * rows.shares
-        np.add.at(self.residual, rows.links, amounts[rows.of])
+        np.add.at(self.residual, rows.links, amounts[rows.sources])
 
 
 def _widened(column: Float64s, size: int) -> Float64s:

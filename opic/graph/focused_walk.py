@@ -57,7 +57,7 @@ class SeenPage(NamedTuple, Generic[PageT]):
 class LinkedPages(Protocol[PageT]):
     """What a walk knows of the web. Pages are named by URLs or numbers."""
 
-    def look(self, page: PageT) -> SeenPage[PageT] | None:
+    def load_page(self, page: PageT) -> SeenPage[PageT] | None:
         """Return a page, or None if it can't be had. Keep fetched pages: one looked at again must be the same."""
 
     def inlinks(self, page: PageT) -> Iterable[PageT]:
@@ -115,7 +115,7 @@ class FocusedWalk(Generic[PageT]):
     A step is O(1) plus O(links and in-links) at the first visit of a page; memory is O(links of the visited pages).
 
     >>> class Ring:
-    ...     def look(self, page): return SeenPage(page, [(page + 1) % 4], page != 3)
+    ...     def load_page(self, page): return SeenPage(page, [(page + 1) % 4], page != 3)
     ...     def inlinks(self, page): return [(page - 1) % 4]
     ...     def host(self, page): return page
     >>> walk = FocusedWalk(Ring(), 0, random.Random(1), WalkOptions(virtual_degree=4))
@@ -146,7 +146,7 @@ class FocusedWalk(Generic[PageT]):
         self._in_window: Counter[Hashable] = Counter()
         self._last_of: dict[Hashable, PageT] = {}  # The last `hosts` hosts, with the last page visited on each.
         self._away = 0  # Trial and error: pages since the last one on the topic, which is `_back`.
-        seen = pages.look(start)
+        seen = pages.load_page(start)
         if seen is None:
             raise BadInput(f"the first page, {start}, can't be fetched: name another")
         if not seen.on_topic and options.focus is not Focus.NONE:
@@ -173,40 +173,43 @@ class FocusedWalk(Generic[PageT]):
 
     def _leave(self) -> Visit[PageT]:
         """Stay for the hold of a page, and move to a neighbour that the walk may visit."""
-        at, edges, hold, expected = self._at, self._edges[self._at], 0, 0.0
+        current, edges, hold, expected = self._at, self._edges[self._at], 0, 0.0
         while True:
             if not edges:
                 raise BadInput(
-                    f"{at} has no neighbour that the walk may visit: begin on another page, or choose a softer focus"
+                    f"{current} has no neighbour that the walk may visit: begin on another page, or choose a "
+                    "softer focus"
                 )
-            hold += self._hold(at, len(edges))
+            hold += self._hold(current, len(edges))
             expected += self._options.virtual_degree / len(edges)
             number = int(self._random() * len(edges))
             target = edges[number]
             if target in self._edges:
                 seen = None
                 break
-            seen = self._found(at, number)
+            seen = self._found(current, number)
             if seen is None:
                 continue
             if seen.page in self._edges or self._may_visit(seen):
                 target = seen.page
                 break
-            self._drop(at, number if edges[number] == seen.page else len(edges) - 1)  # One that moved is last.
-        visit = Visit(at, self._on_topic[at], hold, len(edges), self._jumped, expected)
+            self._drop(current, number if edges[number] == seen.page else len(edges) - 1)  # One that moved is last.
+        visit = Visit(current, self._on_topic[current], hold, len(edges), self._jumped, expected)
         self._arrive(target, seen)
         return visit
 
     def _leave_by_trial(self) -> Visit[PageT]:
         """Move to any neighbour; after too many pages off the topic, back to the last page on it."""
-        at, edges, seen = self._at, self._edges[self._at], None
+        current, edges, seen = self._at, self._edges[self._at], None
         while edges and seen is None:
             number = int(self._random() * len(edges))
             target = edges[number]
-            seen = SeenPage(target, (), self._on_topic[target]) if target in self._edges else self._found(at, number)
-        if not edges and at == self._back:
-            raise BadInput(f"{at} has no neighbour that can be fetched: begin on another page")
-        visit = Visit(at, self._on_topic[at], 1, len(edges), self._jumped)
+            seen = (
+                SeenPage(target, (), self._on_topic[target]) if target in self._edges else self._found(current, number)
+            )
+        if not edges and current == self._back:
+            raise BadInput(f"{current} has no neighbour that can be fetched: begin on another page")
+        visit = Visit(current, self._on_topic[current], 1, len(edges), self._jumped)
         if seen is not None and (seen.on_topic or self._away < self._options.tries):
             self._arrive(seen.page, seen)
         else:
@@ -226,18 +229,18 @@ class FocusedWalk(Generic[PageT]):
             raise BadInput(f"{page} has {degree:,} edges, over the virtual degree {most:,}: raise the virtual degree")
         return 1 + int(math.log(1.0 - self._random()) / math.log1p(-degree / most))
 
-    def _found(self, at: PageT, number: int) -> SeenPage[PageT] | None:
+    def _found(self, page: PageT, number: int) -> SeenPage[PageT] | None:
         """Look at the neighbour behind an edge. Without such a page, or with one that lacks the edge, drop it."""
-        edges = self._edges[at]
-        seen = self._pages.look(edges[number])
+        edges = self._edges[page]
+        seen = self._pages.load_page(edges[number])
         if seen is None:
-            self._drop(at, number)
+            self._drop(page, number)
         elif seen.page != edges[number]:  # It moved: the edge leads to where it is now.
-            self._drop(at, number)
+            self._drop(page, number)
             if seen.page in self._edges:
                 return None
             edges.append(seen.page)
-            self._await(seen.page, at)
+            self._await(seen.page, page)
         return seen
 
     def _await(self, page: PageT, visited: PageT) -> None:
@@ -248,16 +251,16 @@ class FocusedWalk(Generic[PageT]):
         else:
             counts[visited] = counts.get(visited, 0) + 1
 
-    def _drop(self, at: PageT, number: int) -> None:
+    def _drop(self, page: PageT, number: int) -> None:
         """Remove one edge from a visited page to one that was not visited."""
-        edges = self._edges[at]
+        edges = self._edges[page]
         target = edges[number]
         edges[number] = edges[-1]
         edges.pop()
         of_target = self._waiting[target]
-        of_target[at] -= 1
-        if not of_target[at]:
-            del of_target[at]
+        of_target[page] -= 1
+        if not of_target[page]:
+            del of_target[page]
             if not of_target:
                 del self._waiting[target]
 
@@ -280,12 +283,12 @@ class FocusedWalk(Generic[PageT]):
             for _ in range(self._options.radius):
                 if not near:
                     break
-                found = self._pages.look(near[int(self._random() * len(near))])
-                if found is None:
+                neighbour = self._pages.load_page(near[int(self._random() * len(near))])
+                if neighbour is None:
                     break
-                if found.on_topic:
+                if neighbour.on_topic:
                     return True
-                near = self._neighbours(found) if self._options.radius > 1 else []
+                near = self._neighbours(neighbour) if self._options.radius > 1 else []
         return False
 
     def _neighbours(self, seen: SeenPage[PageT]) -> list[PageT]:

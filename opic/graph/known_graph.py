@@ -26,7 +26,7 @@ class LinkRows:
     pages: Int64s
     shares: NDArray[np.float64]  # By page, what each of its links gets: 1 / the number of those to pages not gone.
     links: Int64s
-    of: Int64s  # Of each link, the index of its page.
+    sources: Int64s  # Of each link, the index of its page.
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +77,21 @@ class KnownGraph:
         rows: list[int] | None = None
         if same and replaced is not None and len(replaced) <= ROWS_MAX:
             rows = sorted(page for page in replaced if page < before and self.moves[page])
-        at = np.array(rows or (), np.int64)
-        old = self._rows(at, *_together([(replaced or {})[page] for page in rows or ()]))
+        row_pages = np.array(rows or (), np.int64)
+        old = self._rows(row_pages, *_together([(replaced or {})[page] for page in rows or ()]))
         self._matrix = None
         self.fetched, self.gone, self.moves = fetched, gone, moves
         self.moves_at, self.gone_at = np.flatnonzero(moves), np.flatnonzero(gone)
         self._count_live(pages, None if rows is None else np.array(list(replaced or ()), np.int64))
         self.change = None
         if rows is not None:
-            links = np.concatenate([NO_LINKS, *(some for _, some, _ in self.pool.gathered(at))])
-            of = np.repeat(np.arange(len(at)), self.pool.counts(pages)[at])
-            self.change = LinkChanges(self.version, old, self._rows(at, links, of))
+            links = np.concatenate([NO_LINKS, *(some for _, some, _ in self.pool.gathered(row_pages))])
+            sources = np.repeat(np.arange(len(row_pages)), self.pool.counts(pages)[row_pages])
+            self.change = LinkChanges(self.version, old, self._rows(row_pages, links, sources))
         self.version += 1
 
-    def _rows(self, pages: Int64s, links: Uint32s, of: Int64s) -> LinkRows:
-        return LinkRows(pages, 1 / np.maximum(self.live[pages], 1), links.astype(np.int64), of)
+    def _rows(self, pages: Int64s, links: Uint32s, sources: Int64s) -> LinkRows:
+        return LinkRows(pages, 1 / np.maximum(self.live[pages], 1), links.astype(np.int64), sources)
 
     def _count_live(self, pages: int, changed: Int64s | None) -> None:
         """Count the links that count, of all pages or of those whose links changed."""
@@ -104,8 +104,8 @@ class KnownGraph:
             live[: len(self.live)] = self.live
             live[changed] = np.maximum(self.pool.counts(pages)[changed], 0)
             if len(self.gone_at):
-                for some, links, of in self.pool.gathered(changed):
-                    live[some] -= np.bincount(of, self.gone[links], len(some)).astype(np.int32)
+                for some, links, sources in self.pool.gathered(changed):
+                    live[some] -= np.bincount(sources, self.gone[links], len(some)).astype(np.int32)
             self.live = live
         unknown = self.pool.unknown
         for page in unknown if changed is None else unknown.keys() & set(changed.tolist()):
@@ -115,6 +115,6 @@ class KnownGraph:
 def _together(links: list[Uint32s | None]) -> tuple[Uint32s, Int64s]:
     """Return the links of pages to those that have a number, in one array; and of each link its page's index."""
     parts = [NO_LINKS if some is None else some for some in links]
-    found, of = np.concatenate([NO_LINKS, *parts]), np.repeat(np.arange(len(parts)), list(map(len, parts)))
-    known = found != UNKNOWN_PAGE
-    return found[known], of[known]
+    targets, sources = np.concatenate([NO_LINKS, *parts]), np.repeat(np.arange(len(parts)), list(map(len, parts)))
+    known = targets != UNKNOWN_PAGE
+    return targets[known], sources[known]

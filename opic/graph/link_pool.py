@@ -46,10 +46,10 @@ class LinkPool:
         for page in self.unknown.keys() & pages.tolist() if self.unknown else ():
             del self.unknown[page]
         if len(lost := np.flatnonzero(links == UNKNOWN_PAGE)):
-            of, missing = np.unique(np.searchsorted(np.cumsum(counts), lost, side="right"), return_counts=True)
-            self.unknown |= dict(zip(pages[of].tolist(), missing.tolist(), strict=True))
+            incomplete, missing = np.unique(np.searchsorted(np.cumsum(counts), lost, side="right"), return_counts=True)
+            self.unknown |= dict(zip(pages[incomplete].tolist(), missing.tolist(), strict=True))
             links, counts = np.delete(links, lost), counts.astype(np.int64)
-            counts[of] -= missing
+            counts[incomplete] -= missing
         old = self._count[pages]
         self._garbage += int(np.maximum(old, 0).sum(dtype=np.int64))
         if self._garbage > GARBAGE_MIN and 2 * self._garbage > self._used:
@@ -70,13 +70,13 @@ class LinkPool:
         """Add links to those of pages, each by the page that has it."""
         if not len(sources):
             return
-        pages, of = np.unique(sources, return_inverse=True)
+        pages, inverse = np.unique(sources, return_inverse=True)
         self.reserve(int(pages[-1]) + 1)
         unknown = {page: self.unknown[page] for page in self.unknown.keys() & pages.tolist()}
         counts = np.maximum(self._count[pages], 0)
-        rows = np.concatenate((np.repeat(np.arange(len(pages)), counts), of))
+        rows = np.concatenate((np.repeat(np.arange(len(pages)), counts), inverse))
         together = np.concatenate([*(some for _, some, _ in self.gathered(pages[counts > 0])), links])
-        self.put_many(pages, counts + np.bincount(of), together[np.argsort(rows, kind="stable")])
+        self.put_many(pages, counts + np.bincount(inverse), together[np.argsort(rows, kind="stable")])
         self.unknown |= unknown
 
     def drop_unknown(self, sources: Int64s) -> None:
@@ -86,7 +86,7 @@ class LinkPool:
             if (left := self.unknown.pop(page) - count) > 0:
                 self.unknown[page] = left
 
-    def of(self, page: int) -> Uint32s | None:
+    def links_of(self, page: int) -> Uint32s | None:
         """Return the links of a page, or None if they are not known."""
         if page >= len(self._count) or self._count[page] < 0:
             return None
@@ -151,9 +151,9 @@ class LinkPool:
             before = int(ends[first - 1]) if first else 0
             end = max(first + 1, int(np.searchsorted(ends, before + LINKS_AT_ONCE, side="right")))
             some, counts = rows[first:end], self._count[rows[first:end]]
-            of = np.repeat(np.arange(len(some)), counts)
+            sources = np.repeat(np.arange(len(some)), counts)
             starts = self._start[some] - (ends[first:end] - counts - before)
-            yield some, self._pool[starts[of] + np.arange(len(of))], of
+            yield some, self._pool[starts[sources] + np.arange(len(sources))], sources
             first = end
 
     def reserve(self, pages: int) -> None:

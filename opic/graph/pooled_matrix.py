@@ -38,11 +38,11 @@ class PooledMatrix:
 
     def links_to(self, flags: Bools) -> Int64s:
         """Return by page how many of its links lead to pages with a flag."""
-        found, wanted = np.zeros(len(flags), np.int64), flags.astype(np.float64)
+        counts, wanted = np.zeros(len(flags), np.int64), flags.astype(np.float64)
         for first, end, part in self._parts:
-            at = np.flatnonzero(self._current[first:end])
-            found[self._owners[first:end][at]] = (part.T @ wanted)[at]
-        return found
+            rows = np.flatnonzero(self._current[first:end])
+            counts[self._owners[first:end][rows]] = (part.T @ wanted)[rows]
+        return counts
 
     def _sliced(self) -> Iterator[tuple[int, int, Any]]:
         """Yield consecutive runs as matrices, of about LINKS_AT_ONCE links each."""

@@ -37,7 +37,8 @@ class RankCoverage:
     coverage: float  # The lower bound, in [0, 1].
     covered: float  # L: visits of fetched pages.
     uncovered: float  # U: visits that pages not fetched may have, at most.
-    held: Float64s  # Per page not fetched: what stays there of the trust of pages named, as a share; 0 for others.
+    # Per page not fetched: what stays there of the trust of pages named, as a share; 0 for others.
+    frontier_trust: Float64s
     damping: float
     settled: bool  # Whether the flow came to its end.
     delta: float = 0.0  # The share of all trust that is on pages not named.
@@ -50,7 +51,7 @@ class RankCoverage:
         uncovered = (1 - delta) * self.uncovered + delta / (1 - self.damping)
         return replace(self, coverage=_bound(covered, uncovered), covered=covered, uncovered=uncovered, delta=delta)
 
-    def fetches_to(self, target: float, held: Float64s) -> int | None:
+    def fetches_to(self, target: float, frontier_trust: Float64s) -> int | None:
         """Estimate how many more pages have to be fetched, those with most trust first, until the bound is `target`.
 
         The trust of a page that is fetched is expected to do what all trust did so far: the same number of visits of
@@ -58,7 +59,7 @@ class RankCoverage:
 
         Args:
             target: the bound wanted.
-            held: `held` of the pages that may be fetched, 0 for others.
+            frontier_trust: that of the pages that may be fetched, 0 for others.
         """
         if self.coverage >= target:
             return 0
@@ -67,7 +68,7 @@ class RankCoverage:
         visits, leaks = 1.0, self.damping
         if self.covered:  # All trust that has flowed is of pages named.
             visits, leaks = self.covered / named, min((stays - self.delta) / named, 1.0)
-        moved = named * np.cumsum(np.sort(held[held > 0])[::-1])
+        moved = named * np.cumsum(np.sort(frontier_trust[frontier_trust > 0])[::-1])
         covered = self.covered + moved * visits
         uncovered = np.maximum(stays - moved * (1 - leaks), self.delta) / (1 - self.damping)
         enough = np.flatnonzero(covered >= target * (covered + uncovered))
@@ -91,8 +92,8 @@ def coverage(flow: Flow, links_max: float = LINKS_A_SETTLE) -> RankCoverage:
     stays = float(more.sum()) - waiting + flow.lost / all_trust
     covered = max(float(flow.visits.sum()) / all_trust + waiting - less / (1 - damping), 0.0)
     uncovered = max(stays + damping * waiting, 0.0) / (1 - damping)
-    held = np.where(graph.fetched, 0.0, more)
-    return RankCoverage(_bound(covered, uncovered), covered, uncovered, held, damping, settled)
+    frontier_trust = np.where(graph.fetched, 0.0, more)
+    return RankCoverage(_bound(covered, uncovered), covered, uncovered, frontier_trust, damping, settled)
 
 
 def _bound(covered: float, uncovered: float) -> float:

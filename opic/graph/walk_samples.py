@@ -60,9 +60,9 @@ class WalkSamples:
         """
         weight = self.weight if hits is None else np.where(self.on_topic, self.weight, 0.0)
         sums, totals = np.cumsum(weight * (self.on_topic if hits is None else hits)), np.cumsum(weight)
-        at = np.unique(np.linspace(0, len(weight) - 1, COURSE_POINTS).astype(np.int64))
-        at = at[totals[at] > 0]
-        return list(zip((self.visit[at] + 1).tolist(), (sums[at] / totals[at]).tolist(), strict=True))
+        points = np.unique(np.linspace(0, len(weight) - 1, COURSE_POINTS).astype(np.int64))
+        points = points[totals[points] > 0]
+        return list(zip((self.visit[points] + 1).tolist(), (sums[points] / totals[points]).tolist(), strict=True))
 
     def spaced(self) -> Int64s:
         """Return the visits of samples on the topic so far apart that they are nearly independent."""

@@ -60,13 +60,13 @@ def _of_html(text: str) -> Iterator[Element]:
 def _namespace_in(node: LexborNode, known: dict[int, str]) -> str:
     """Return the namespace of the children of an element. `known` has those of others, by `mem_id`."""
     path = list[LexborNode]()
-    at: LexborNode | None = node
-    while at is not None and at.mem_id not in known:
-        path.append(at)
-        at = at.parent
-    namespace = HTML if at is None else known[at.mem_id]
-    for one in reversed(path):
-        known[one.mem_id] = namespace = _within(one, namespace)
+    ancestor: LexborNode | None = node
+    while ancestor is not None and ancestor.mem_id not in known:
+        path.append(ancestor)
+        ancestor = ancestor.parent
+    namespace = HTML if ancestor is None else known[ancestor.mem_id]
+    for element in reversed(path):
+        known[element.mem_id] = namespace = _within(element, namespace)
     return namespace
 
 
@@ -83,7 +83,7 @@ def _within(node: LexborNode, namespace: str) -> str:
 
 def xml_elements(text: str) -> list[Element]:
     """Return these elements of XML, in its order, up to its first error, as browsers do."""
-    parser, found = expat.ParserCreate("UTF-8"), _XmlElements()
+    parser, collector = expat.ParserCreate("UTF-8"), _XmlElements()
 
     def declare_entities(context: str, _base: str | None, _system: str | None, public: str | None) -> int:
         if public is not None and public.startswith(XHTML):
@@ -92,11 +92,11 @@ def xml_elements(text: str) -> list[Element]:
 
     parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_UNLESS_STANDALONE)
     parser.ExternalEntityRefHandler = declare_entities
-    parser.StartElementHandler, parser.EndElementHandler = found.start, found.end
+    parser.StartElementHandler, parser.EndElementHandler = collector.start, collector.end
     with suppress(expat.ExpatError):  # Browsers show what is before it.
         # Its declaration said the encoding, by which it was decoded; NUL is an error, or may be taken for UTF-16.
         parser.Parse(XML_DECLARATION.sub("", text).partition("\0")[0].encode(), True)
-    return found.elements
+    return collector.elements
 
 
 class _XmlElements:
@@ -138,5 +138,5 @@ class _XmlElements:
             self._namespaces[prefix].pop()
 
     def _namespace(self, prefix: str) -> str:
-        found = self._namespaces.get(prefix)
-        return found[-1] if found else ""
+        declared = self._namespaces.get(prefix)
+        return declared[-1] if declared else ""

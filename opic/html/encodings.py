@@ -41,8 +41,8 @@ def encoding_of(label: str) -> str | None:
     >>> encoding_of(" Latin1 "), encoding_of("x-sjis"), encoding_of("punycode")
     ('windows-1252', 'shift_jis', None)
     """
-    found = webencodings.lookup(label) if label.isascii() else None
-    return None if found is None else str(found.name)
+    encoding = webencodings.lookup(label) if label.isascii() else None
+    return None if encoding is None else str(encoding.name)
 
 
 def is_utf_8(data: bytes) -> bool:
@@ -114,18 +114,18 @@ def _read(encoding: str, error: UnicodeError) -> tuple[str, int]:
     if isinstance(error, UnicodeEncodeError):
         return f"%26%23{ord(error.object[error.start])}%3B", error.start + 1
     assert isinstance(error, UnicodeDecodeError)
-    at = error.start
-    pair = error.object[at : at + 2]
+    start = error.start
+    pair = error.object[start : start + 2]
     leads = LEADS.get(encoding)
     if leads is None:
         special = "\u05ba" if pair[0] == 0xCA and encoding == "windows-1255" else "\ufffd"
-        return chr(pair[0]) if pair[0] < 0xA0 else special, at + 1
+        return chr(pair[0]) if pair[0] < 0xA0 else special, start + 1
     if encoding in ("gbk", "gb18030") and pair[0] == 0x80:
-        return "€", at + 1
+        return "€", start + 1
     if len(pair) == 1 or pair[0] not in leads or pair[1] < 0x80:
-        return "\ufffd", at + 1
+        return "\ufffd", start + 1
     # Rows of JIS X 0208 that Python knows in Shift_JIS alone.
-    return _of_shift_jis(*pair) if encoding == "euc-jp" and pair[1] in leads else "\ufffd", at + 2
+    return _of_shift_jis(*pair) if encoding == "euc-jp" and pair[1] in leads else "\ufffd", start + 2
 
 
 def _of_shift_jis(row: int, cell: int) -> str:

@@ -55,16 +55,18 @@ def html_links(
 def links_of(url: str, page: PageText, *, drop_nofollow: bool = False) -> list[str]:
     """Return where a page links to; see `html_links`."""
     elements = xml_elements(page.text) if page.xml else html_elements(page.text)
-    if drop_nofollow and any(_robots_nofollow(one) for one in elements):
+    if drop_nofollow and any(_robots_nofollow(element) for element in elements):
         return []
-    bases = (one.attributes["href"] for one in elements if one.name == "base" and "href" in one.attributes)
+    bases = (
+        element.attributes["href"] for element in elements if element.name == "base" and "href" in element.attributes
+    )
     base = _base(url, next(bases, None))
     links, before = dict[str | None, None](), url  # A refresh is relative to a `<base>` only if that stands before it.
-    for one in elements:
-        before = base if one.name == "base" else before
-        href = _href(one, drop_nofollow=drop_nofollow)
+    for element in elements:
+        before = base if element.name == "base" else before
+        href = _href(element, drop_nofollow=drop_nofollow)
         if href is not None:
-            links[absolute_link(before if one.name == "meta" else base, href, page.encoding)] = None
+            links[absolute_link(before if element.name == "meta" else base, href, page.encoding)] = None
     return [link for link in links if link is not None]
 
 
@@ -74,8 +76,8 @@ def absolute_link(base: str, href: str, encoding: str = UTF_8) -> str | None:
     >>> absolute_link("http://a.example/x", "?q=é#é", "windows-1252")
     'http://a.example/x?q=%E9#%C3%A9'
     """
-    found = _joined(base, href, encoding)
-    return found if found is not None and found.startswith(("http://", "https://")) else None
+    link = _joined(base, href, encoding)
+    return link if link is not None and link.startswith(("http://", "https://")) else None
 
 
 def _joined(base: str, href: str, encoding: str) -> str | None:
@@ -84,16 +86,16 @@ def _joined(base: str, href: str, encoding: str) -> str | None:
         path, mark, query = before.partition("?")
         href = path + mark + encode_query(query, encoding) + hash_mark + fragment
     try:
-        found: str = ada_url.join_url(base, href.strip(SPACE))
+        joined: str = ada_url.join_url(base, href.strip(SPACE))
     except ValueError:
         return None
-    return found
+    return joined
 
 
 def _base(url: str, href: str | None) -> str:
     """Return what the links of a page are relative to: only its first `<base>` counts, even if it is of no use."""
-    found = None if href is None else _joined(url, href, UTF_8)
-    return url if found is None or found.startswith(NO_BASES) else found
+    resolved = None if href is None else _joined(url, href, UTF_8)
+    return url if resolved is None or resolved.startswith(NO_BASES) else resolved
 
 
 def _href(element: Element, *, drop_nofollow: bool) -> str | None:

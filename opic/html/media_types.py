@@ -37,15 +37,15 @@ class MediaType:
         >>> MediaType.of('Text/HTML;Charset="ISO-8859-2"; charset=utf-8')
         MediaType(essence='text/html', charset='ISO-8859-2')
         """
-        found = cls()
-        for one in _commas.split((content_type or "")[:HEADER_CHARS_MAX]):
-            essence = re.split(r"[ \t;(]", one.strip(SPACE), maxsplit=1)[0].lower()
+        media_type = cls()
+        for part in _commas.split((content_type or "")[:HEADER_CHARS_MAX]):
+            essence = re.split(r"[ \t;(]", part.strip(SPACE), maxsplit=1)[0].lower()
             if "/" not in essence or essence == "*/*":
                 continue
-            given = [_value(*match.groups()) for match in _parameters(one) if match[1].lower() == "charset"]
+            given = [_value(*match.groups()) for match in _parameters(part) if match[1].lower() == "charset"]
             charset = next((value for value in given if value), None)
-            found = cls(essence, charset or (found.charset if essence == found.essence else None))
-        return found
+            media_type = cls(essence, charset or (media_type.charset if essence == media_type.essence else None))
+        return media_type
 
     @property
     def unknown(self) -> bool:

@@ -70,19 +70,19 @@ def _named(page: bytes, *, xml: bool) -> str | None:
     for mark, encoding in XML_MARKS:
         if page.startswith(mark):
             return encoding
-    found = None if xml or not mentions_charset(page) else _named_by_meta(page)
-    found = FALLBACK if found == "x-user-defined" else found  # As the HTML standard has it.
-    if found is None and (declared := _xml_encoding(page[:PRESCAN_BYTES])) is not None:
-        found = encoding_of((declared[1] or declared[2] or b"").decode("latin-1"))
-    return INSTEAD.get(found or "", found)
+    named = None if xml or not mentions_charset(page) else _named_by_meta(page)
+    named = FALLBACK if named == "x-user-defined" else named  # As the HTML standard has it.
+    if named is None and (declared := _xml_encoding(page[:PRESCAN_BYTES])) is not None:
+        named = encoding_of((declared[1] or declared[2] or b"").decode("latin-1"))
+    return INSTEAD.get(named or "", named)
 
 
 def _named_by_meta(page: bytes) -> str | None:
     start = LexborHTMLParser(page[:PRESCAN_BYTES])
-    found = _first_of(start, "meta")
-    if found is None and len(page) > PRESCAN_BYTES and (start.body is None or start.body.child is None):
-        found = _first_of(LexborHTMLParser(page), "head meta")
-    return found
+    encoding = _first_of(start, "meta")
+    if encoding is None and len(page) > PRESCAN_BYTES and (start.body is None or start.body.child is None):
+        encoding = _first_of(LexborHTMLParser(page), "head meta")
+    return encoding
 
 
 def _first_of(tree: LexborHTMLParser, selector: str) -> str | None:

@@ -55,7 +55,7 @@ class LinkProcess:
             process = self._process or await self._start()
             self._process = None  # A call that is cancelled midway leaves no process that owes an answer.
             try:
-                found = await _ask(process, *_parts(url, body, content_type))
+                reply = await _ask(process, *_parts(url, body, content_type))
             except (asyncio.IncompleteReadError, ConnectionError):
                 log.warning("%s takes too much time or memory to parse: it counts as a page without links", url)
                 await process.wait()
@@ -64,7 +64,7 @@ class LinkProcess:
                 process.kill()
                 raise
             self._process = process
-            return found
+            return reply
 
     async def aclose(self) -> None:
         """End the process."""

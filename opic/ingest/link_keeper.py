@@ -243,7 +243,7 @@ class LinkKeeper:
         """Return the links that wait, of each page the last ones, in parts of the size of a segment."""
         joined = PageLinks.joined([waiting.links for waiting in self._counting()])
         rows = joined.last_of_each()
-        links = joined.take(rows[live_rows(self._replica.state, joined.pages[rows])])
+        links = joined.select_rows(rows[live_rows(self._replica.state, joined.pages[rows])])
         part_of = (np.cumsum(links.weights()) - 1) // SEGMENT_BYTES
         ends = [*(np.flatnonzero(np.diff(part_of)) + 1).tolist(), len(links)]
         return [links.part(first, end) for first, end in pairwise([0, *ends])]
@@ -346,6 +346,6 @@ class LinkKeeper:
                 raise FenceMoved(f"another worker merged segment {number} of shard {self._keys.shard}")
             links = unpack_segment(pages, packed)
             counts = (self._segment_of[links.pages] == number) & live_rows(self._replica.state, links.pages)
-            parts.append(links.take(np.flatnonzero(counts)))
+            parts.append(links.select_rows(np.flatnonzero(counts)))
         joined = PageLinks.joined(parts)
-        return joined.take(joined.last_of_each())
+        return joined.select_rows(joined.last_of_each())

@@ -145,7 +145,7 @@ class Publisher(AbstractContextManager["Publisher"]):
             self._closed.wait(LINGER_SECONDS / 2)
             with self._lock:
                 try:
-                    for filled in self._filling.take(time.monotonic() - LINGER_SECONDS / 2):
+                    for filled in self._filling.pop_packs(time.monotonic() - LINGER_SECONDS / 2):
                         self._send_filled(filled)
                 except Exception as error:  # noqa: BLE001 - raised by the next call
                     self._failed = error
@@ -176,7 +176,7 @@ class Publisher(AbstractContextManager["Publisher"]):
         """
         with self._lock:
             self._raise_failure()
-            for filled in self._filling.take():
+            for filled in self._filling.pop_packs():
                 self._send_filled(filled)
             while self._waiting:
                 self._reap(wait=True)

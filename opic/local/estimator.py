@@ -61,7 +61,7 @@ class EstimatorProgress:
 
     part: str
     tried: int
-    of: int
+    pages_max: int
     failed: int
     candidates: int
     away: str | None
@@ -93,7 +93,7 @@ class DomainRanking:
         ranked = zip(self.urls[:n], self.importance[:n], strict=True)
         return {
             "domain": self.domain,
-            "pages": [{"url": url, "importance": one, "rank": rank} for rank, (url, one) in enumerate(ranked, 1)],
+            "pages": [{"url": url, "importance": score, "rank": rank} for rank, (url, score) in enumerate(ranked, 1)],
             **self._told(),
             "select": self.select,
             "failed": self.failed,
@@ -104,7 +104,7 @@ class DomainRanking:
     def sent(self, n: int) -> dict[str, Any]:
         """Return the body of PUT /v1/local/{domain}."""
         ranked = zip(self.urls[:n], self.importance[:n], strict=True)
-        return {"pages": [{"url": url, "importance": min(one, 1.0)} for url, one in ranked], **self._told()}
+        return {"pages": [{"url": url, "importance": min(score, 1.0)} for url, score in ranked], **self._told()}
 
     def _told(self) -> dict[str, Any]:
         return {
@@ -211,8 +211,8 @@ class Estimator:
                     self._add_local(fetched_page(planned.events[url], self.options.limits))
             waves = []
             room = max(min(self.options.local_max - tried, WAVE_MAX), 0)
-            found = dict.fromkeys(url for links in self._local.values() for url in links if url not in seen)
-            more = [url for url in found if self._numbers.is_local(self._numbers.id_of(url))][:room]
+            linked = dict.fromkeys(url for links in self._local.values() for url in links if url not in seen)
+            more = [url for url in linked if self._numbers.is_local(self._numbers.id_of(url))][:room]
             if more and not self._stopped():
                 waves = [self._journal.plan(LOCAL, more)]
         self._publish()
@@ -330,12 +330,12 @@ class Estimator:
         return self._numbers.may_be_fetched(self._graph()[0].candidates)
 
     def _show(self, planned: PlannedRound) -> None:
-        of = self.options.fetch if planned.part == OUTSIDE else self.options.local_max
+        pages_max = self.options.fetch if planned.part == OUTSIDE else self.options.local_max
         tried = self._tried if planned.part == OUTSIDE else len(self._local)
         candidates = len(self._state[0].candidates) if self._state is not None else 0
         away = self.service.away if self.service is not None else None
         self._on_progress(
-            EstimatorProgress(planned.part, tried + len(planned.events), of, self._failed, candidates, away)
+            EstimatorProgress(planned.part, tried + len(planned.events), pages_max, self._failed, candidates, away)
         )
 
     def _publish(self) -> None:
@@ -351,18 +351,18 @@ class Estimator:
         """Estimate the importance of the domain's pages, with the service's in-flow if it answers."""
         graph, ranks = self._graph()
         self._publish()
-        found = combined_estimate(graph, ranks, self._knowledge(graph))
+        estimate = combined_estimate(graph, ranks, self._knowledge(graph))
         urls = [self._numbers.urls[page] for page in graph.fetched[: graph.local].tolist()]
-        order = sorted(range(len(urls)), key=lambda at: (-found.importance[at], urls[at]))
+        order = sorted(range(len(urls)), key=lambda index: (-estimate.importance[index], urls[index]))
         return DomainRanking(
             self.domain,
-            [urls[at] for at in order],
-            found.importance[order].tolist(),
+            [urls[index] for index in order],
+            estimate.importance[order].tolist(),
             self.outside_fetched,
             self._failed,
-            found.method,
+            estimate.method,
             self.options.select,
-            found.coverage,
+            estimate.coverage,
             self.service.away if self.service is not None else None,
             self._frontier(graph),
             time.time(),

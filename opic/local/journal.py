@@ -87,7 +87,9 @@ class Journal(AbstractContextManager["Journal"]):
                     raise BadInput(f"--state {directory} can't be used: {error.strerror or error}") from None
                 opened.pop_all()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -156,7 +158,7 @@ class Journal(AbstractContextManager["Journal"]):
         if self.state.domain != domain:
             raise BadInput(f"{path.parent} is the state of {self.state.domain}: name another directory for {domain}")
 
-    def _read(self, line: bytes, place: str) -> None:
+    def _read(self, line: bytes, location: str) -> None:
         try:
             entry: dict[str, Any] = msgspec.json.decode(line)
             if "plan" in entry:
@@ -165,7 +167,7 @@ class Journal(AbstractContextManager["Journal"]):
                 event = msgspec.convert(entry["event"], CrawlEvent)
                 self.rounds[entry["round"]].events[event.url] = event
         except (msgspec.DecodeError, KeyError, TypeError, IndexError) as error:
-            raise StateDamaged(f"{place}: no line of an estimator: {error}") from None
+            raise StateDamaged(f"{location}: no line of an estimator: {error}") from None
 
     def _append(self, entry: dict[str, Any], *, sync: bool = False) -> None:
         if self._file is None:

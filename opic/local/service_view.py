@@ -68,7 +68,9 @@ class ServiceView(AbstractContextManager["ServiceView"]):
             url, token=token, crawler="opic-local", timeout_seconds=call_seconds, retry_seconds=0, transport=transport
         )
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self._runner.run(self._client.aclose())
         self._runner.close()
 
@@ -85,18 +87,18 @@ class ServiceView(AbstractContextManager["ServiceView"]):
 
     def importances(self, urls: Sequence[str]) -> dict[str, Importance]:
         """Return what the service says of those of the pages that it knows; nothing if it is away."""
-        found: dict[str, Importance] = {}
-        for at in range(0, len(urls), URLS_A_CALL):
-            part = urls[at : at + URLS_A_CALL]
+        known: dict[str, Importance] = {}
+        for start in range(0, len(urls), URLS_A_CALL):
+            part = urls[start : start + URLS_A_CALL]
             if (answer := self._ask(partial(AsyncClient.importances, urls=part))) is None:
-                return found
+                return known
             if len(answer.pages) != len(part):
                 self._unusable(f"{len(part)} pages were asked for, {len(answer.pages)} came")
-                return found
+                return known
             for url, page in zip(part, answer.pages, strict=True):
                 if page.importance is not None and 0 <= page.importance <= 1:
-                    found[url] = page
-        return found
+                    known[url] = page
+        return known
 
     def inlinks(self, url: str) -> list[str] | None:
         """Return up to INLINKS_MAX pages that the service knows to link to a page; None if it is away.

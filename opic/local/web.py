@@ -94,7 +94,9 @@ class WebFetcher(AbstractContextManager["WebFetcher"]):
             transport=None if limits.allow_private else PublicTransport(),
         )
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -214,10 +216,10 @@ class WebFetcher(AbstractContextManager["WebFetcher"]):
 
     async def _rules(self, site: _Site, url: str) -> Protego | None:
         """Return what the robots.txt of the page's site says; None if it does not answer: then nothing is fetched."""
-        at = "://".join(urlsplit(url)[:2])
-        if at not in site.rules:
-            found: Protego | None = None
-            target = f"{at}/robots.txt"
+        origin = "://".join(urlsplit(url)[:2])
+        if origin not in site.rules:
+            rules: Protego | None = None
+            target = f"{origin}/robots.txt"
             for _ in range(1 + ROBOTS_REDIRECTS_MAX):
                 async with self._web.stream("GET", target) as answer:
                     if answer.has_redirect_location and (onward := _redirect(target, answer)):
@@ -226,12 +228,12 @@ class WebFetcher(AbstractContextManager["WebFetcher"]):
                     body = await _body(answer, ROBOTS_BYTES_MAX + 1) if answer.is_success else b""
                     # Without a robots.txt (4xx) all may be fetched: RFC 9309. 429 says nothing of it.
                     if not answer.is_server_error and answer.status_code != httpx.codes.TOO_MANY_REQUESTS:
-                        found = robots_rules(body)
+                        rules = robots_rules(body)
                     break
-            if found is None:
+            if rules is None:
                 return None  # Asked again for the next page.
-            site.rules[at] = found
-        return site.rules[at]
+            site.rules[origin] = rules
+        return site.rules[origin]
 
 
 async def _body(answer: httpx.Response, bytes_max: int) -> bytes:

@@ -53,12 +53,14 @@ class MovedLinks:
 
         Those of a page that links to a page not known yet wait for `rest`.
         """
-        self._later = [(of, older if of != shard else older.take(_not_in(older, links))) for of, older in self._later]
+        self._later = [
+            (of, older if of != shard else older.select_rows(_not_in(older, links))) for of, older in self._later
+        ]
         row, target, fresh = self._targets(links, shard)
         early = np.flatnonzero(links.pages >= self._places.count(shard))  # The store may be ahead of the replicas.
         if len(unknown := np.union1d(row[target < 0], early)):
-            self._later.append((shard, links.take(unknown)))
-            links = links.take(np.setdiff1d(np.arange(len(links)), unknown))
+            self._later.append((shard, links.select_rows(unknown)))
+            links = links.select_rows(np.setdiff1d(np.arange(len(links)), unknown))
             row, target, fresh = self._targets(links, shard)
         yield from self._carried(shard, links.pages, row, target, fresh)
 

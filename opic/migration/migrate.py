@@ -283,7 +283,7 @@ class Move:
         for shard, parts in enumerate(self._news):
             if parts:
                 links = PageLinks.joined(parts)
-                self._send_links(self._links.carried(shard, links.take(links.last_of_each())))
+                self._send_links(self._links.carried(shard, links.select_rows(links.last_of_each())))
                 parts.clear()
         if end:
             self._send_links(self._links.rest())
@@ -299,7 +299,7 @@ class Move:
         target.send(target.end_links(lsn))
         pages, digests = MovedPages(places, self._rules), [self._links.digests(shard) for shard in range(len(crawl))]
         seconds = np.concatenate(
-            [known.of(np.arange(len(r))) for known, r in zip(self._since, crawl.replicas, strict=True)]
+            [known.seconds_of(np.arange(len(r))) for known, r in zip(self._since, crawl.replicas, strict=True)]
         )
         made = []
         for number in range(self._shards):

@@ -63,7 +63,7 @@ class Places:
             ids = np.arange(old, counts[at])
             shard[self.first[at] + ids] = self._of_hosts(at)[replica.host[ids]]
             new.append(self.first[at] + ids)
-            seconds.append(since[at].of(ids))
+            seconds.append(since[at].seconds_of(ids))
         pages = np.concatenate(new)
         stays = len(self.source) in (1, self.shards)
         order = (

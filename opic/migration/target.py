@@ -105,7 +105,7 @@ class Target:
 
     def _segment(self, shard: int) -> Command:
         links = PageLinks.joined(self._waiting[shard])
-        links = links.take(links.last_of_each())
+        links = links.select_rows(links.last_of_each())
         self._waiting[shard] = []
         packed = pack_segment(links)
         sizes = self._segments[shard]

@@ -351,10 +351,10 @@ class Books:
 
     def flat(self) -> dict[str, int]:
         """Return the books as numbers by name, as stored; zeros of classes, and of `elsewhere`, are omitted."""
-        found: dict[str, int] = {name: getattr(self, name) for name in SCALARS if name != LAST or self.elsewhere}
+        numbers: dict[str, int] = {name: getattr(self, name) for name in SCALARS if name != LAST or self.elsewhere}
         for name in BY_CLASS:
-            found |= {f"{name}_{slot}": n for slot, n in enumerate(getattr(self, name)) if n}
-        return found
+            numbers |= {f"{name}_{slot}": n for slot, n in enumerate(getattr(self, name)) if n}
+        return numbers
 
     @classmethod
     def unflat(cls, numbers: Mapping[str, int]) -> "Books":

@@ -58,13 +58,13 @@ class WeightClass:
     def shown(self) -> dict[str, Any]:
         """Return it in the form in which it is given, for people."""
         kinds = {kind: list(getattr(self, kind)) for kind in KINDS}
-        found = {"name": self.name, "weight": self.weight / MILLION, **{k: v for k, v in kinds.items() if v}}
-        return found if self.revisit_seconds is None else {**found, "revisit_seconds": self.revisit_seconds}
+        definition = {"name": self.name, "weight": self.weight / MILLION, **{k: v for k, v in kinds.items() if v}}
+        return definition if self.revisit_seconds is None else {**definition, "revisit_seconds": self.revisit_seconds}
 
 
 def version_of(classes: Sequence[WeightClass]) -> str:
     """Return a hash of definitions: the same classes in the same order always have the same version."""
-    return blake2b(msgpack.packb([asdict(one) for one in classes]), digest_size=8).hexdigest()
+    return blake2b(msgpack.packb([asdict(definition) for definition in classes]), digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class ClassesChange:
     whole: bool = True  # Whether `classes` are all that are to be.
     version: str = ""  # Of the definitions that may be changed; "" for any.
 
-    def of(self, present: Sequence[WeightClass]) -> tuple[WeightClass, ...]:
+    def applied_to(self, present: Sequence[WeightClass]) -> tuple[WeightClass, ...]:
         """Return the definitions after the change. A class set anew keeps its place; a new one comes last.
 
         Raises:
@@ -89,18 +89,18 @@ class ClassesChange:
             )
         if self.whole:
             return self.classes
-        names = [one.name for one in present]
+        names = [definition.name for definition in present]
         if unknown := next((name for name in self.removed if name not in names), None):
             raise BadInput(f"no class is called {unknown}: {instead_of(unknown, names) if names else 'there are none'}")
-        given = {one.name: one for one in self.classes}
-        kept = [given.pop(one.name, one) for one in present if one.name not in self.removed]
+        given = {definition.name: definition for definition in self.classes}
+        kept = [given.pop(definition.name, definition) for definition in present if definition.name not in self.removed]
         return _limited((*kept, *given.values()))
 
     def holds_in(self, present: Sequence[WeightClass]) -> bool:
         """Whether definitions are as the change wanted them."""
         if self.whole:
             return tuple(present) == self.classes
-        return set(self.classes) <= set(present) and not {one.name for one in present} & set(self.removed)
+        return set(self.classes) <= set(present) and not {definition.name for definition in present} & set(self.removed)
 
 
 NO_CHANGE: Final = ClassesChange(whole=False)
@@ -123,7 +123,7 @@ def check_change(
     classes = check_classes(given, normalization)
     if not classes and not removed:
         raise BadInput("nothing is to change: give classes to set, or names of classes to remove")
-    if both := next((one.name for one in classes if one.name in removed), None):
+    if both := next((definition.name for definition in classes if definition.name in removed), None):
         raise BadInput(f"class {both} is both set and removed")
     return ClassesChange(classes, tuple(dict.fromkeys(removed)), whole=False, version=version)
 
@@ -140,8 +140,8 @@ def check_classes(given: object, normalization: Normalization = PLAIN) -> tuple[
     """
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
         raise BadInput("classes: a list of classes is wanted, each with name, weight and what belongs to it")
-    classes = tuple(_check_class(one, normalization) for one in _limited(tuple(given)))
-    names = [one.name for one in classes]
+    classes = tuple(_check_class(raw, normalization) for raw in _limited(tuple(given)))
+    names = [definition.name for definition in classes]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise BadInput(f"class {twice} is defined twice")
     return classes
@@ -159,13 +159,13 @@ def _check_class(given: object, normalization: Normalization) -> WeightClass:
             f"class name {shown(str(name))}: 1 to 64 letters, digits, '_', '.' or '-', and not {OTHERS!r}, "
             "which is all that is in no class"
         )
-    found = {kind: _patterns(name, kind, given.get(kind, ()), normalization) for kind in KINDS}
-    if not any(found.values()):
+    patterns = {kind: _patterns(name, kind, given.get(kind, ()), normalization) for kind in KINDS}
+    if not any(patterns.values()):
         raise BadInput(f"class {name}: nothing belongs to it, give it one of {', '.join(KINDS)}")
     revisit = given.get("revisit_seconds")
     if revisit is not None:
         revisit = check_revisit(f"class {name}", revisit)
-    return WeightClass(name, check_weight(name, given.get("weight")), **found, revisit_seconds=revisit)
+    return WeightClass(name, check_weight(name, given.get("weight")), **patterns, revisit_seconds=revisit)
 
 
 def check_weight(name: str, weight: object) -> int:
@@ -190,24 +190,24 @@ def _patterns(name: str, kind: str, given: object, normalization: Normalization)
     most = PARTS_MAX if kind == "contains" else PATTERNS_MAX
     if len(given) > most:
         raise BadInput(f"class {name}: {len(given):,} {kind} is over the limit of {most:,}")
-    found = []
-    for one in given:
-        if not isinstance(one, str) or not 0 < len(one) <= PATTERN_CHARS_MAX:
+    patterns = []
+    for pattern in given:
+        if not isinstance(pattern, str) or not 0 < len(pattern) <= PATTERN_CHARS_MAX:
             raise BadInput(
-                f"class {name}: {kind} are texts of 1 to {PATTERN_CHARS_MAX:,} characters, not {shown(str(one))}"
+                f"class {name}: {kind} are texts of 1 to {PATTERN_CHARS_MAX:,} characters, not {shown(str(pattern))}"
             )
         try:
-            text = one
+            text = pattern
             if kind == "hosts":
-                text = canonical_host(one)
+                text = canonical_host(pattern)
             elif kind == "urls":
-                text = canonical_url(one, normalization=normalization)
+                text = canonical_url(pattern, normalization=normalization)
             text.encode()
         except (BadInput, UnicodeEncodeError) as error:
-            reason = error if isinstance(error, BadUrl | BadInput) else f"{shown(one)} is no text"
+            reason = error if isinstance(error, BadUrl | BadInput) else f"{shown(pattern)} is no text"
             raise BadInput(f"class {name}: {reason}") from None
-        found.append(text)
-    return tuple(dict.fromkeys(found))
+        patterns.append(text)
+    return tuple(dict.fromkeys(patterns))
 
 
 def read_classes(path: Path) -> tuple[WeightClass, ...]:
@@ -225,7 +225,7 @@ def read_classes(path: Path) -> tuple[WeightClass, ...]:
                 raise BadInput("it has no classes: to remove all of them, write an empty list, classes = []")
             given = given["classes"]
         if isinstance(given, list):
-            given = [_without(one, PRINTED_OF_CLASS) if isinstance(one, dict) else one for one in given]
+            given = [_without(entry, PRINTED_OF_CLASS) if isinstance(entry, dict) else entry for entry in given]
         return check_classes(given)
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
@@ -251,9 +251,14 @@ def read_table(path: Path) -> object:
 class _Matcher:
     """What belongs to one class, made for looking up."""
 
-    def __init__(self, slot: int, of: WeightClass) -> None:
-        self.slot, self.hosts, self.contains, self.tags = slot, set(of.hosts), of.contains, set(of.tags)
-        self.urls, self.lengths = set(of.urls), sorted({len(url) for url in of.urls})
+    def __init__(self, slot: int, weight_class: WeightClass) -> None:
+        self.slot, self.hosts, self.contains, self.tags = (
+            slot,
+            set(weight_class.hosts),
+            weight_class.contains,
+            set(weight_class.tags),
+        )
+        self.urls, self.lengths = set(weight_class.urls), sorted({len(url) for url in weight_class.urls})
 
     def has_url(self, url: str, hosts: Sequence[str]) -> bool:
         """Return whether a URL belongs to the class; `hosts` are its host and all parent domains."""
@@ -273,8 +278,8 @@ class WeightClasses:
 
     def __init__(self, placed: Sequence[tuple[int, WeightClass]] = (), version: int = 0, known: int = 0) -> None:
         self.placed, self.version, self.known = tuple(placed), version, known
-        self._matchers = [_Matcher(slot, one) for slot, one in self.placed]
-        self.names = {slot: one.name for slot, one in self.placed}  # By slot.
+        self._matchers = [_Matcher(slot, definition) for slot, definition in self.placed]
+        self.names = {slot: definition.name for slot, definition in self.placed}  # By slot.
 
     def __bool__(self) -> bool:
         return bool(self.placed)
@@ -311,23 +316,23 @@ class WeightClasses:
             known_by: number of pages by slot; a slot with pages is not free.
 
         Raises:
-            BadInput: the change can't be made, see `ClassesChange.of`.
+            BadInput: the change can't be made, see `ClassesChange.applied_to`.
             Refused: no slot is free for a new name.
         """
-        definitions = change.of([one for _, one in self.placed])
-        kept = {one.name: slot for slot, one in self.placed}
-        names = {one.name for one in definitions}
+        definitions = change.applied_to([definition for _, definition in self.placed])
+        kept = {definition.name: slot for slot, definition in self.placed}
+        names = {definition.name for definition in definitions}
         taken = {slot for name, slot in kept.items() if name in names}
         free = [slot for slot in range(1, CLASSES_MAX) if slot not in taken and not known_by[slot]]
         placed = []
-        for one in definitions:
-            slot = kept.get(one.name) or (free.pop(0) if free else 0)
+        for definition in definitions:
+            slot = kept.get(definition.name) or (free.pop(0) if free else 0)
             if not slot:
                 raise Refused(
-                    f"class {one.name}: pages of classes that are no longer defined fill all {CLASSES_MAX - 1} places: "
-                    "try again once they were classified anew"
+                    f"class {definition.name}: pages of classes that are no longer defined fill all "
+                    f"{CLASSES_MAX - 1} places: try again once they were classified anew"
                 )
-            placed.append((slot, one))
+            placed.append((slot, definition))
         return WeightClasses(placed, self.version)
 
     def placed_for_all(self, change: ClassesChange, known_by: Sequence[int]) -> "WeightClasses":
@@ -347,22 +352,24 @@ class WeightClasses:
     def extra(self) -> tuple[int, ...]:
         """Return by how much the weight of each slot differs from 1, in parts of a million; as the books keep it."""
         extra = [0] * CLASSES_MAX
-        for slot, one in self.placed:
-            extra[slot] = one.weight - MILLION
+        for slot, definition in self.placed:
+            extra[slot] = definition.weight - MILLION
         return tuple(extra)
 
     def pack(self) -> bytes:
         """Serialise the classes for the store."""
-        placed: object = [(slot, asdict(one)) for slot, one in self.placed]
+        placed: object = [(slot, asdict(definition)) for slot, definition in self.placed]
         packed: bytes = msgpack.packb({"v": self.version, "k": self.known, "p": placed} if self.version else placed)
         return packed
 
     @classmethod
     def unpack(cls, packed: bytes) -> "WeightClasses":
         """Deserialise classes packed by `pack`; empty bytes mean no classes."""
-        found = msgpack.unpackb(packed) if packed else []
-        version, known, placed = (found["v"], found["k"], found["p"]) if isinstance(found, dict) else (0, 0, found)
-        return cls([(slot, _unpacked(one)) for slot, one in placed], version, known)
+        decoded = msgpack.unpackb(packed) if packed else []
+        version, known, placed = (
+            (decoded["v"], decoded["k"], decoded["p"]) if isinstance(decoded, dict) else (0, 0, decoded)
+        )
+        return cls([(slot, _unpacked(entry)) for slot, entry in placed], version, known)
 
     def taken_by(self, known: int) -> "WeightClasses":
         """Return the same classes, as a shard of many takes them that knows `known` pages."""
@@ -376,7 +383,7 @@ def encode_classes(classes: Sequence[WeightClass]) -> bytes:
 
 def encode_change(change: ClassesChange) -> bytes:
     """Write a change of definitions as a record of the log: a plain list if it replaces all, whatever they are."""
-    classes = [asdict(one) for one in change.classes]
+    classes = [asdict(definition) for definition in change.classes]
     more = {"c": classes, "r": change.removed, "w": change.whole, "v": change.version}
     packed: bytes = msgpack.packb(classes if change.whole and not change.version else more)
     return packed
@@ -391,7 +398,7 @@ def decode_change(value: bytes) -> ClassesChange:
     try:
         given = msgpack.unpackb(value)
         more: Mapping[str, Any] = {"c": given, "r": (), "w": True, "v": ""} if isinstance(given, list) else given
-        classes = [{**one, "weight": one["weight"] / MILLION} for one in more["c"]]
+        classes = [{**entry, "weight": entry["weight"] / MILLION} for entry in more["c"]]
         removed, whole, version = tuple(more["r"]), more["w"], more["v"]
         if not isinstance(whole, bool) or not all(isinstance(text, str) for text in (*removed, version)):
             raise ValueError("its fields are of other types")
@@ -400,6 +407,6 @@ def decode_change(value: bytes) -> ClassesChange:
         raise BadInput(f"not a definition of classes: {error}") from None
 
 
-def _unpacked(one: Mapping[str, Any]) -> WeightClass:
-    kinds = {kind: tuple(one[kind]) for kind in KINDS}
-    return WeightClass(one["name"], one["weight"], **kinds, revisit_seconds=one.get("revisit_seconds"))
+def _unpacked(entry: Mapping[str, Any]) -> WeightClass:
+    kinds = {kind: tuple(entry[kind]) for kind in KINDS}
+    return WeightClass(entry["name"], entry["weight"], **kinds, revisit_seconds=entry.get("revisit_seconds"))

@@ -70,7 +70,7 @@ class Clocks:
         times = np.unique(np.concatenate([times for times, _, _ in lines]))
         times = times[times >= start]
         times = times[:: -max(1, -(-len(times) // ENTRIES_MAX))][::-1]
-        own = [np.interp(times, at, clocks) for at, _, clocks in lines]
+        own = [np.interp(times, entry_times, clocks) for entry_times, _, clocks in lines]
         crawl = np.sum([np.maximum(clocks - self._shared, 0) for clocks in own], axis=0)
         crawl += np.max([np.minimum(clocks, self._shared) for clocks in own], axis=0)
         self._knots = [(np.append(0.0, clocks), np.append(0.0, crawl)) for clocks in own]
@@ -87,8 +87,10 @@ class Clocks:
         passed = np.array([0, *(count.rounds for count in known), self.books.rounds], np.float64)
         rounds = np.interp(clocks, np.array([0, *counted.tolist(), self.books.clock], np.float64), passed)
         return [
-            Entry(int(times[at]), min(int(rounds[at]), self.books.rounds), min(int(clocks[at]), self.books.clock))
-            for at in order.tolist()
+            Entry(
+                int(times[index]), min(int(rounds[index]), self.books.rounds), min(int(clocks[index]), self.books.clock)
+            )
+            for index in order.tolist()
         ]
 
     def translate(self, shard: int, clocks: Int64s) -> Int64s:
@@ -108,9 +110,9 @@ class Clocks:
         before = after - 1
         width = own[after] - own[before]
         share = np.where(width > 0, (clocks - own[before]) / np.where(width > 0, width, 1.0), 0.0)
-        at = crawl[before] + np.clip(share, 0.0, 1.0) * (crawl[after] - crawl[before])
-        found: Int64s = np.minimum(np.rint(at).astype(np.int64), self.books.clock)
-        shared: Int64s = np.where(clocks <= self._shared, clocks, found)
+        interpolated = crawl[before] + np.clip(share, 0.0, 1.0) * (crawl[after] - crawl[before])
+        translated: Int64s = np.minimum(np.rint(interpolated).astype(np.int64), self.books.clock)
+        shared: Int64s = np.where(clocks <= self._shared, clocks, translated)
         return shared
 
 

@@ -255,7 +255,7 @@ def _decode_array(partition: str, record: Record, limits: EventLimits) -> list[C
     checked = list[CheckedEvent]()
     if events is None:
         raw = split_array(value)
-        checked = [_element(partition, Record(record.offset, now_us, one), limits) for one in raw]
+        checked = [_element(partition, Record(record.offset, now_us, element), limits) for element in raw]
     else:
         for index, event in enumerate(events):
             try:

@@ -135,8 +135,8 @@ class Record:
 
     def call_of(self, index: int) -> bytes:
         """Return the name of one of its events; b"" if the call had no Idempotency-Key."""
-        at = CALL_KEY_BYTES + CALL_INDEX_BYTES * index
-        return self.call and self.call[:CALL_KEY_BYTES] + self.call[at : at + CALL_INDEX_BYTES]
+        begin = CALL_KEY_BYTES + CALL_INDEX_BYTES * index
+        return self.call and self.call[:CALL_KEY_BYTES] + self.call[begin : begin + CALL_INDEX_BYTES]
 
 
 @dataclass(slots=True)  # Not frozen, as Record.

@@ -81,8 +81,8 @@ class Patience(NamedTuple):
         """Return a mask of the hosts that are given up, by their failures in a row, (n,) each."""
         if not self.max_failures:
             return np.zeros(len(times), np.bool_)
-        found: Bools = (times >= self.max_failures) & (last_us - first_us >= self.seconds() * MILLION)
-        return found
+        given_up: Bools = (times >= self.max_failures) & (last_us - first_us >= self.seconds() * MILLION)
+        return given_up
 
     def rests_until(self, times: Any, first_us: Int64s, last_us: Int64s) -> Float64s:
         """Return until when hosts rest, in Unix seconds, (n,); 0 for those with fewer than RESTS_FROM failures.

@@ -112,7 +112,7 @@ class Ledger:
         self._seen[call] = time_us
         return False
 
-    def take(self, to: int) -> Transfer:
+    def pop_transfer(self, to: int) -> Transfer:
         """Remove and return the transfer that waits for another shard: the next record of our partition there."""
         due, self.grants[to], deposits, self.outbox[to] = self.grants[to], 0, self.outbox[to], {}
         return Transfer.of(self.books.time_us, due, deposits)

@@ -91,12 +91,14 @@ class LedgerPage:
         return self.state & CLASS_BITS
 
 
-COLUMNS: Final = tuple(Column(of.name, **of.metadata) for of in fields(LedgerPage) if of.metadata)
-NOTED: Final = tuple((of, of.merge) for of in COLUMNS if of.merge is not None)  # Columns that events give.
+COLUMNS: Final = tuple(Column(column.name, **column.metadata) for column in fields(LedgerPage) if column.metadata)
+NOTED: Final = tuple(
+    (column, column.merge) for column in COLUMNS if column.merge is not None
+)  # Columns that events give.
 
 
 def note(page: LedgerPage, event: Any) -> None:
     """Merge what an event, or a record of seeds, says of a page into its columns."""
-    for of, merge in NOTED:
-        if (said := getattr(event, of.name)) is not None:
-            setattr(page, of.name, merge(getattr(page, of.name), said))
+    for column, merge in NOTED:
+        if (said := getattr(event, column.name)) is not None:
+            setattr(page, column.name, merge(getattr(page, column.name), said))

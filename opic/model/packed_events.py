@@ -73,10 +73,10 @@ def url_and_links(value: bytes) -> tuple[str, int]:
         ValueError: it is not decodable.
     """
     try:
-        found = _size_of(value)
+        sizes = _size_of(value)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"not a decodable event: {error}") from None
-    return found.url, array_length(bytes(memoryview(found.links)[:HEADER_BYTES]))
+    return sizes.url, array_length(bytes(memoryview(sizes.links)[:HEADER_BYTES]))
 
 
 def pack(values: Sequence[bytes]) -> bytes:
@@ -131,9 +131,9 @@ class Packs:
         filling.size += len(value)
         return full
 
-    def take(self, until: float = math.inf) -> Iterator[Pack]:
+    def pop_packs(self, until: float = math.inf) -> Iterator[Pack]:
         """Remove and yield the records that were begun up to a monotonic time."""
-        for partition in [at for at, filling in self._filling.items() if filling.since <= until]:
+        for partition in [begun for begun, filling in self._filling.items() if filling.since <= until]:
             yield self._filling.pop(partition)
 
     def __bool__(self) -> bool:
@@ -149,11 +149,11 @@ def packs(values: Sequence[bytes]) -> Iterator[bytes]:
     for value in values:
         links = links_of(value)
         if links is None:
-            yield from (pack(full.values) for full in filling.take())
+            yield from (pack(full.values) for full in filling.pop_packs())
             yield value
         elif (full := filling.add(None, b"", value, links)) is not None:
             yield pack(full.values)
-    yield from (pack(full.values) for full in filling.take())
+    yield from (pack(full.values) for full in filling.pop_packs())
 
 
 def links_of(value: bytes) -> int | None:

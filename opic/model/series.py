@@ -78,8 +78,8 @@ class Window:
         ('30d', 8.0)
         """
         number, unit = given, ""
-        if isinstance(given, str) and (found := GIVEN.fullmatch(given)):
-            number, unit = float(found[1]), found[2]
+        if isinstance(given, str) and (match := GIVEN.fullmatch(given)):
+            number, unit = float(match[1]), match[2]
         # The comparison also excludes NaN, and integers too large for a float.
         if isinstance(number, int | float) and not isinstance(number, bool) and 0 < number <= 1e300:
             return cls(float(number), unit)
@@ -128,7 +128,7 @@ def _moved(axis: Sequence[int], clocks: Sequence[int], ago: float) -> float | No
     """Return how far the clock moved in the last `ago` of a non-decreasing axis; None if the axis starts later."""
     # Compute from the end with exact differences: a clock may exceed the integers that a float represents exactly.
     now = axis[-1]
-    after = bisect_right(axis, -ago, key=lambda at: at - now)
+    after = bisect_right(axis, -ago, key=lambda position: position - now)
     if not after:
         return None
     before = after - 1

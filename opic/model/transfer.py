@@ -78,8 +78,8 @@ class Transfer:
         try:
             time_us, grant, urls, *numbers = msgpack.unpackb(decompress(packed, UNPACKED_BYTES_MAX))
             columns = [np.frombuffer(column, "<i8").astype(np.int64) for column in numbers[:COLUMNS_MAX]]
-            found = cls(time_us, grant, urls.split("\n") if urls else (), *columns)  # type: ignore[arg-type]
-            return replace(found, classes=numbers[COLUMNS_MAX]) if len(numbers) > COLUMNS_MAX else found
+            transfer = cls(time_us, grant, urls.split("\n") if urls else (), *columns)  # type: ignore[arg-type]
+            return replace(transfer, classes=numbers[COLUMNS_MAX]) if len(numbers) > COLUMNS_MAX else transfer
         except (ValueError, msgpack.UnpackException) as error:
             raise StoreError(f"an entry of an outbox is damaged: {error}; restore a backup") from error
 

@@ -145,10 +145,10 @@ def rates(policy: str, past: Past, window: float, measures: int) -> Float64s:
 
     Arguments are those of `estimate`.
     """
-    found = np.where(past.live, np.maximum(_rates(policy, past, window, measures), 0), 0.0)
+    page_rates = np.where(past.live, np.maximum(_rates(policy, past, window, measures), 0), 0.0)
     if past.anchors is not None and policy != "static":
-        _give_defaults(past, found)
-    return found
+        _give_defaults(past, page_rates)
+    return page_rates
 
 
 def shares(rates: Float64s, live: Bools) -> Float64s:
@@ -190,50 +190,50 @@ def reason(policy: str, past: Past, window: float, measures: int, page: int) -> 
     >>> reason("fixed", past, 30.0, 2, page=0)
     EstimateReason(rule='fixed', formula='S / min(T, G)', numbers={'S': 30, 'T': 30.0, 'G': 100})
     """
-    one = _alone(past, page)
-    kept = len(one.clock)
-    inside = int(_in_window(one, window)[0])
+    own = _alone(past, page)
+    kept = len(own.clock)
+    inside = int(_in_window(own, window)[0])
     asked, k = policy, measures
     if policy == "improved":
         k = IMPROVED_MEASURES_MIN
         policy = "fixed" if inside >= k else "variable"
     if policy == "interpolation" and kept and warm(policy, past, window):
-        return _interpolation_reason(one, window)
+        return _interpolation_reason(own, window)
     count = 0
     if policy == "fixed" and kept:
-        spent = int(one.spent[kept - inside :].sum())
-        if inside < kept or int(one.history[0]) <= int(one.spent.sum()):
-            return EstimateReason("fixed", "S / min(T, G)", {"S": spent, "T": window, "G": one.now})
+        spent = int(own.spent[kept - inside :].sum())
+        if inside < kept or int(own.history[0]) <= int(own.spent.sum()):
+            return EstimateReason("fixed", "S / min(T, G)", {"S": spent, "T": window, "G": own.now})
         count = kept  # The window reaches further back than what is kept.
     if policy == "variable" and kept >= k:
         count = k
-    if count >= 2 and one.now > (first := int(one.clock[kept - count])):
-        spent = int(one.spent[kept - count + 1 :].sum())
+    if count >= 2 and own.now > (first := int(own.clock[kept - count])):
+        spent = int(own.spent[kept - count + 1 :].sum())
         return EstimateReason(
-            policy, "(S + C) / (G - G1)", {"S": spent, "C": int(one.cash[0]), "G": one.now, "G1": first}
+            policy, "(S + C) / (G - G1)", {"S": spent, "C": int(own.cash[0]), "G": own.now, "G1": first}
         )
-    numbers: dict[str, float] = {"H": int(one.history[0]), "C": int(one.cash[0]), "G": one.now, "U": _cash_total(one)}
-    if past.anchors is None or policy == "static" or kept or one.history[0] > 0:
+    numbers: dict[str, float] = {"H": int(own.history[0]), "C": int(own.cash[0]), "G": own.now, "U": _cash_total(own)}
+    if past.anchors is None or policy == "static" or kept or own.history[0] > 0:
         return EstimateReason("whole life", "(H + C) / (G + U)", numbers)
-    default = float(rates(asked, past, window, measures)[page] - max(_whole_life(one)[0], 0))
+    default = float(rates(asked, past, window, measures)[page] - max(_whole_life(own)[0], 0))
     return EstimateReason("whole life", "(H + C) / (G + U) + D", {**numbers, "D": default})
 
 
-def _interpolation_reason(one: Past, window: float) -> EstimateReason:
-    _, average = _averages(one, window)
-    gap = one.now - int(average.clock[0])
-    if gap < min(window, max(one.now + _cash_total(one), 1)):
+def _interpolation_reason(own: Past, window: float) -> EstimateReason:
+    _, average = _averages(own, window)
+    gap = own.now - int(average.clock[0])
+    if gap < min(window, max(own.now + _cash_total(own), 1)):
         return EstimateReason("interpolation", "h / W", {"h": float(average.history[0]), "W": float(average.width[0])})
-    return EstimateReason("interpolation", "C / (G - g)", {"C": int(one.cash[0]), "G": one.now, "g": one.now - gap})
+    return EstimateReason("interpolation", "C / (G - g)", {"C": int(own.cash[0]), "G": own.now, "g": own.now - gap})
 
 
 def _alone(past: Past, page: int) -> Past:
     """Return the past of a single page, with U of all pages."""
-    at, some = slice(int(past.starts[page]), int(past.starts[page + 1])), slice(page, page + 1)
+    rows, some = slice(int(past.starts[page]), int(past.starts[page + 1])), slice(page, page + 1)
     return Past(
-        starts=np.array([0, at.stop - at.start]),
-        clock=past.clock[at],
-        spent=past.spent[at],
+        starts=np.array([0, rows.stop - rows.start]),
+        clock=past.clock[rows],
+        spent=past.spent[rows],
         cash=past.cash[some],
         history=past.history[some],
         live=past.live[some],
@@ -295,13 +295,13 @@ def _variable(past: Past, measures: int) -> Float64s:
 def _since(past: Past, counts: Int64s) -> Float64s:
     """Return each page's rate since the first of its last `counts` measures; if no time has passed, whole life."""
     rates = _whole_life(past)
-    at = np.flatnonzero(counts >= 2)
-    ends = past.starts[at + 1]
-    first = ends - counts[at]
+    pages = np.flatnonzero(counts >= 2)
+    ends = past.starts[pages + 1]
+    first = ends - counts[pages]
     span = past.now - past.clock[first]
-    at, ends, first, span = (a[span > 0] for a in (at, ends, first, span))
+    pages, ends, first, span = (a[span > 0] for a in (pages, ends, first, span))
     sums = _sums(past)
-    rates[at] = (sums[ends] - sums[first + 1] + past.cash[at]) / span
+    rates[pages] = (sums[ends] - sums[first + 1] + past.cash[pages]) / span
     return rates
 
 
@@ -332,9 +332,9 @@ def _averages(past: Past, window: float) -> "tuple[Int64s, _Average]":
         start = np.where(span >= unit, since / np.maximum(span, 1), start)
     width = _ramp(past, window, clock)
     average = _Average(start * width, clock, width)
-    for place in range(1, int(counts.max(initial=0))):
-        at = first[: int(np.searchsorted(-counts, -place))] + place
-        average.read(past.clock[at], past.spent[at], _ramp(past, window, past.clock[at]))
+    for nth in range(1, int(counts.max(initial=0))):
+        rows = first[: int(np.searchsorted(-counts, -nth))] + nth
+        average.read(past.clock[rows], past.spent[rows], _ramp(past, window, past.clock[rows]))
     return page, average
 
 

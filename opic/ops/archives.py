@@ -72,7 +72,7 @@ def _replay_file(feeder: Feeder, events: ArchiveEvents, file: ArchiveFile, damag
         events.counts["files_resumed"] += 1
     limits, after = feeder.limits, place.position
     try:
-        for found in events.of(file, place.position):
+        for found in events.events_of(file, place.position):
             if isinstance(found, DamagedPart):
                 if len(damaged) < DAMAGE_SHOWN_MAX:
                     damaged.append(f"{file.name}: damaged at {found.offset:,}: {found.reason}")

@@ -128,7 +128,9 @@ class CoverageQuery:
             raise NoTrust(ALL_GONE)
         found = coverage(flow, LINKS_A_SETTLE * (FIRST if view is None else 1))
         fetchable = (state & (Flag.OPEN | Flag.GONE | Flag.EXCLUDED)) == 0
-        held = self._kept.numbers.gathered(np.where(fetchable, found.held, 0.0), [len(one.state) for one in read.taken])
+        held = self._kept.numbers.gathered(
+            np.where(fetchable, found.frontier_trust, 0.0), [len(one.state) for one in read.taken]
+        )
         unknown = int((graph.fetched & ~graph.moves & ~graph.gone).sum())
         counts = int(graph.fetched.sum()), unknown, int((flow.teleport > 0).sum())
         self._view = CoverageView(read.as_of, read.heads, self._kept.loads, found, held, *counts)

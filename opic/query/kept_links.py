@@ -387,7 +387,7 @@ class KeptLinks:
         """Replace the links of pages of a shard; of a page that is there several times, the last ones count."""
         if not len(links):
             return
-        pages, counts, linked, new = self._numbered(number, links.take(links.last_of_each()))
+        pages, counts, linked, new = self._numbered(number, links.select_rows(links.last_of_each()))
         self._note_replaced(pages, linked)
         self._store(pages, counts, linked, new)
 

@@ -109,7 +109,7 @@ class ShownLinks:
         self.undo(lsn - 1)
         if not self.loaded:
             return
-        links = links.take(links.last_of_each())
+        links = links.select_rows(links.last_of_each())
         pages = links.pages.astype(np.int64)
         self._reserve(int(pages.max(initial=-1)) + 1)
         self._noted.append(_Noted(lsn, pages, self._start[pages], self._count[pages]))
@@ -130,7 +130,7 @@ class ShownLinks:
     def _fill(self, lsn: int) -> None:
         self.forget()
         for links in self._load():
-            some = links.take(links.last_of_each())
+            some = links.select_rows(links.last_of_each())
             pages = some.pages.astype(np.int64)
             self._reserve(int(pages.max(initial=-1)) + 1)
             self._put(pages, some)

@@ -134,7 +134,7 @@ def read_links(client: Client, keys: Keys, lsn: int, state: Uint8s, since: int =
         keep = live_rows(state, links.pages)
         keep[keep] = ~seen[links.pages[keep]]
         rows = links.last_of_each()
-        found = links.take(rows[keep[rows]])
+        found = links.select_rows(rows[keep[rows]])
         seen[found.pages] = True
         yield found
 

@@ -27,7 +27,7 @@ class SeenPages(Protocol):
 
     topic: Topic
 
-    def look(self, page: str) -> SeenPage[str] | None:
+    def load_page(self, page: str) -> SeenPage[str] | None:
         """Return a page, or None if it can't be had."""
 
     def meta_of(self, page: str, name: str) -> str | None:
@@ -47,7 +47,7 @@ class PageProperty:
         """Whether it may have a mean."""
         return self.kind in (*NUMBERS, "meta")
 
-    def of(self, web: SeenPages, page: str) -> str | float | None:
+    def value_on(self, web: SeenPages, page: str) -> str | float | None:
         """Return the property of a page that was looked at; None if it has none.
 
         `links-on-topic` looks at all pages that this one links to, unless the topic is told by URLs. Those that can't
@@ -62,7 +62,7 @@ class PageProperty:
             return registered_domain(host).partition(".")[2] or host
         if self.kind == "meta":
             return web.meta_of(page, self.name)
-        seen = web.look(page)
+        seen = web.load_page(page)
         links = seen.links if seen is not None else ()
         return float(len(links)) if self.kind == "links" else share_on_topic(web, links)
 
@@ -101,7 +101,7 @@ def share_on_topic(web: SeenPages, links: Sequence[str]) -> float | None:
     if web.topic.by_url:
         told = [web.topic.contains(PageContent(link)) for link in links]
     else:
-        told = [seen.on_topic for seen in map(web.look, links) if seen is not None]
+        told = [seen.on_topic for seen in map(web.load_page, links) if seen is not None]
     return sum(told) / len(told) if told else None
 
 

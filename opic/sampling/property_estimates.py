@@ -24,7 +24,7 @@ class PropertyValues:
     complete whether that is all samples
     """
 
-    of: PageProperty
+    page_property: PageProperty
     samples: WalkSamples
     values: Sequence[str | float | None]
     pages: Sequence[int]
@@ -39,47 +39,53 @@ class PropertyValues:
         numbers = np.array([number_of(value) for value in self.values], np.float64)
         on_topic = self.samples.on_topic
         if not np.isfinite(numbers[on_topic]).any():
-            found = next((value for value in self.values if value is not None), None)
-            ours = "no page on the topic has it" if found is None else f"a page has {str(found)[:40]!r}"
-            raise BadInput(f"the mean of {self.of.written} needs numbers, and {ours}: estimate --shares of it")
+            example = next((value for value in self.values if value is not None), None)
+            ours = "no page on the topic has it" if example is None else f"a page has {str(example)[:40]!r}"
+            raise BadInput(
+                f"the mean of {self.page_property.written} needs numbers, and {ours}: estimate --shares of it"
+            )
         found_on = estimate_mean(self.samples, numbers, np.array(self.pages, np.int64))
         weight = np.where(on_topic, self.samples.weight, 0.0)
-        return PropertyMean(self.of, found_on, float(weight[np.isnan(numbers)].sum() / weight.sum()))
+        return PropertyMean(self.page_property, found_on, float(weight[np.isnan(numbers)].sum() / weight.sum()))
 
     def shares(self) -> "PropertyShares":
         """Estimate the share of each value, or of each bin of numbers; pages without the property are one more."""
-        bins = [self.of.bin_of(value) for value in self.values]
-        number = {one: at for at, one in enumerate(dict.fromkeys(bins))}
-        at, pages = np.array([number[one] for one in bins], np.int64), np.array(self.pages, np.int64)
-        seen = np.unique(at[self.samples.on_topic]).tolist()
+        bins = [self.page_property.bin_of(value) for value in self.values]
+        number = {value_bin: index for index, value_bin in enumerate(dict.fromkeys(bins))}
+        indices, pages = np.array([number[value_bin] for value_bin in bins], np.int64), np.array(self.pages, np.int64)
+        seen = np.unique(indices[self.samples.on_topic]).tolist()
         names = list(number)
-        found = {names[one]: estimate_share(self.samples, at == one, pages) for one in seen}
+        estimates = {names[index]: estimate_share(self.samples, indices == index, pages) for index in seen}
         by_number = any(isinstance(value, float) for value in self.values)
         # Names by share, and bins of numbers in order; pages without the property come last.
         order = sorted(
-            found,
-            key=lambda one: (one[1] is None, one[0] if by_number else -found[one].share, one[1] or ""),
+            estimates,
+            key=lambda value_bin: (
+                value_bin[1] is None,
+                value_bin[0] if by_number else -estimates[value_bin].share,
+                value_bin[1] or "",
+            ),
         )
-        shown = {name: found[place, name] for place, name in order[:VALUES_SHOWN]}
-        return PropertyShares(self.of, shown, max(0.0, 1 - sum(one.share for one in shown.values())))
+        shown = {name: estimates[rank, name] for rank, name in order[:VALUES_SHOWN]}
+        return PropertyShares(self.page_property, shown, max(0.0, 1 - sum(share.share for share in shown.values())))
 
 
 @dataclass(frozen=True, slots=True)
 class PropertyMean:
     """The mean of a property over the topic's pages that have a number, and the share of those that have none."""
 
-    of: PageProperty
+    page_property: PageProperty
     estimate: MeanEstimate
     without: float
 
     def shown(self) -> dict[str, Any]:
         """Return it as JSON."""
-        found = self.estimate
+        estimate = self.estimate
         return {
-            "of": self.of.written,
-            "mean": found.mean,
-            "interval": [found.low, found.high],
-            "effective_samples": round(found.effective, 1),
+            "of": self.page_property.written,
+            "mean": estimate.mean,
+            "interval": [estimate.low, estimate.high],
+            "effective_samples": round(estimate.effective, 1),
             "without": self.without,
         }
 
@@ -88,23 +94,24 @@ class PropertyMean:
 class PropertyShares:
     """The share of each value among the topic's pages; None: pages without the property. `others`: all not named."""
 
-    of: PageProperty
+    page_property: PageProperty
     values: dict[str | None, ShareEstimate]
     others: float
 
     def shown(self) -> dict[str, Any]:
         """Return it as JSON."""
         values = [
-            {"value": value, "share": one.share, "interval": [one.low, one.high]} for value, one in self.values.items()
+            {"value": value, "share": share.share, "interval": [share.low, share.high]}
+            for value, share in self.values.items()
         ]
-        return {"of": self.of.written, "values": values, "others": self.others}
+        return {"of": self.page_property.written, "values": values, "others": self.others}
 
 
-def look_up(of: PageProperty, web: SampledWeb, urls: Sequence[str], samples: WalkSamples) -> PropertyValues:
+def look_up(page_property: PageProperty, web: SampledWeb, urls: Sequence[str], samples: WalkSamples) -> PropertyValues:
     """Look up a property on the pages of samples, in order, until no more pages may be fetched.
 
     Args:
-        of: the property.
+        page_property: what is looked up.
         web: in which the walk was.
         urls: (n,) the page of each sample.
         samples: of the walk.
@@ -114,10 +121,10 @@ def look_up(of: PageProperty, web: SampledWeb, urls: Sequence[str], samples: Wal
     try:
         for url, on_topic in zip(urls, samples.on_topic.tolist(), strict=True):
             if on_topic and url not in known:
-                known[url] = of.of(web, url)
+                known[url] = page_property.value_on(web, url)
             values.append(known[url] if on_topic else None)
     except FetchesSpent:
         samples = samples.first(len(values))
     number: dict[str, int] = {}
     pages = [number.setdefault(url, len(number)) for url in urls[: len(values)]]
-    return PropertyValues(of, samples, values, pages, len(values) == len(urls))
+    return PropertyValues(page_property, samples, values, pages, len(values) == len(urls))

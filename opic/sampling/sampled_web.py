@@ -76,7 +76,7 @@ class KnownInlinks:
             for target in {_resolved(target, moved): None for target in targets}:
                 self._sources.setdefault(target, []).append(source)
 
-    def of(self, url: str) -> Sequence[str]:
+    def sources_of(self, url: str) -> Sequence[str]:
         """Return the pages that are known to link to a page."""
         return self._sources.get(url, ())
 
@@ -92,7 +92,7 @@ def _resolved(url: str, moved: Mapping[str, str]) -> str:
 class InlinkSource(Protocol):
     """Says which pages link to a page."""
 
-    def of(self, url: str) -> Sequence[str]:
+    def sources_of(self, url: str) -> Sequence[str]:
         """Return the pages that are known to link to a page."""
 
 
@@ -111,18 +111,20 @@ class ServiceInlinks:
         self._answers: dict[str, Sequence[str]] = {}
         self._keeps = True
 
-    def of(self, url: str) -> Sequence[str]:
+    def sources_of(self, url: str) -> Sequence[str]:
         """Return the pages that are known to link to a page."""
-        known = self._known.of(url)
+        known = self._known.sources_of(url)
         if url not in self._answers and self._keeps:
             try:
-                found = self._service.inlinks(url)
+                sources = self._service.inlinks(url)
             except Conflict:
                 self._keeps = False
                 self._told(NO_LINKS)
             else:
-                if found is not None:  # If it is away, ask again at the next look; a visited page is never asked about.
-                    self._answers[url] = found
+                if (
+                    sources is not None
+                ):  # If it is away, ask again at the next look; a visited page is never asked about.
+                    self._answers[url] = sources
         return [*known, *self._answers.get(url, ())]
 
 
@@ -150,7 +152,7 @@ class SampledWeb:
             topic: that of the walk.
             wanted: the property whose share is to be estimated, if any.
             limits: of an event.
-            fetches_max: number of pages after which `look` raises.
+            fetches_max: number of pages after which `load_page` raises.
             metas: names in the `meta` of events whose values are kept, for `meta_of`.
             texts: where the fetcher puts the texts of pages that are no RecordedPage, by URL; taken from there.
             took: told the event of each page.
@@ -164,7 +166,7 @@ class SampledWeb:
         self._meta: dict[str, dict[str, str]] = {}
         self._texts = texts if texts is not None else {}
 
-    def look(self, page: str) -> SeenPage[str] | None:
+    def load_page(self, page: str) -> SeenPage[str] | None:
         """Return a page, or where it moved to; None if it can't be fetched.
 
         Raises:
@@ -176,7 +178,7 @@ class SampledWeb:
 
     def inlinks(self, page: str) -> Sequence[str]:
         """Return the pages that are known to link to a page."""
-        return self._inlinks.of(page)
+        return self._inlinks.sources_of(page)
 
     def host(self, page: str) -> Hashable:
         """Return the host of a page."""

@@ -62,7 +62,9 @@ class SampleRequest:
     def metas(self) -> frozenset[str]:
         """The names in the `meta` of pages that are asked for."""
         asked = (self.mean_of, self.shares_of)
-        return frozenset(of.name for of in asked if of is not None and of.kind == "meta")
+        return frozenset(
+            page_property.name for page_property in asked if page_property is not None and page_property.kind == "meta"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class SampleProgress:
     """Counts to show while the walk goes on."""
 
     steps: int
-    of: int
+    steps_max: int
     fetched: int
     failed: int
 
@@ -123,7 +125,7 @@ def first_on_topic(web: SampledWeb, candidates: Iterable[str]) -> str | None:
     """Return the first page on the topic among candidates, of which STARTS_TRIED_MAX are looked at."""
     with suppress(FetchesSpent):
         for url in islice(candidates, STARTS_TRIED_MAX):
-            seen = web.look(url)
+            seen = web.load_page(url)
             if seen is not None and seen.on_topic:
                 return seen.page
     return None
@@ -147,7 +149,7 @@ def take_sample(
     trial = request.walk.focus is Focus.TRIAL
     spaced = take_samples(visits, by_degree=trial)
     samples = spaced if trial else weigh_visits(visits, spaced.burn_in)
-    urls = [visits[at].page for at in samples.visit.tolist()]
+    urls = [visits[index].page for index in samples.visit.tolist()]
     share, hits = None, None
     if request.wanted is not None:
         number: dict[str, int] = {}
@@ -158,9 +160,11 @@ def take_sample(
         raise BadInput("no sample is on the topic: take more steps, or choose a harder focus")
     jumps = sum(visit.jumped for visit in visits)
     precision = sum(visit.on_topic for visit in visits) / len(visits)
-    pages = [visits[at].page for at in spaced.spaced().tolist()]
+    pages = [visits[index].page for index in spaced.spaced().tolist()]
     notes = notes_on(request, spaced, share, len(visits), jumps)
-    mean, shares = (_values(of, web, urls, samples, notes) for of in (request.mean_of, request.shares_of))
+    mean, shares = (
+        _values(page_property, web, urls, samples, notes) for page_property in (request.mean_of, request.shares_of)
+    )
     if spent:
         notes.append(
             f"it ended after {len(visits):,} of {request.steps:,} steps: the limit of pages to fetch was reached"
@@ -192,16 +196,16 @@ def _walk(
 
 
 def _values(
-    of: PageProperty | None, web: SampledWeb, urls: Sequence[str], samples: WalkSamples, notes: list[str]
+    page_property: PageProperty | None, web: SampledWeb, urls: Sequence[str], samples: WalkSamples, notes: list[str]
 ) -> PropertyValues | None:
     """Look up a property that was asked for; None if it was not, or if no more pages may be fetched for it."""
-    if of is None:
+    if page_property is None:
         return None
-    values = look_up(of, web, urls, samples)
+    values = look_up(page_property, web, urls, samples)
     if not values.complete:
         notes.append(
-            f"it ended before all samples were looked at: {of.written} is of the first {values.samples.counted:,} of "
-            f"{samples.counted:,}, because the limit of pages to fetch was reached"
+            f"it ended before all samples were looked at: {page_property.written} is of the first "
+            f"{values.samples.counted:,} of {samples.counted:,}, because the limit of pages to fetch was reached"
         )
     return values if values.samples.counted else None
 

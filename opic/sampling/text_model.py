@@ -87,9 +87,9 @@ class TextModel:
         Raises:
             BadInput: it can't be written.
         """
-        found = {"format": FORMAT, "bias": self._bias, "words": self._words}
+        content = {"format": FORMAT, "bias": self._bias, "words": self._words}
         with whole_files([path]) as (file,):
-            file.write(json.dumps(found).encode() + b"\n")
+            file.write(json.dumps(content).encode() + b"\n")
 
     @classmethod
     def load(cls, path: Path) -> "TextModel":
@@ -103,16 +103,16 @@ class TextModel:
                 content = file.read(FILE_BYTES_MAX + 1)
             if len(content) > FILE_BYTES_MAX:
                 raise BadInput(f"{path} is over {FILE_BYTES_MAX >> 20} MiB, too large for a text model")
-            found = msgspec.json.decode(content, type=_ModelFile)
+            model = msgspec.json.decode(content, type=_ModelFile)
         except OSError as error:
             raise BadInput(
                 f"{path} can't be read: {error.strerror or error}; `opic topic-model` trains a text model"
             ) from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadInput(f"{path} is not a text model: {error}; `opic topic-model` trains one") from None
-        if found.format != FORMAT:
+        if model.format != FORMAT:
             raise BadInput(f"{path} is not a text model that this version reads: its format is not {FORMAT!r}")
-        return cls(found.bias, found.words)
+        return cls(model.bias, model.words)
 
 
 def train(texts: Sequence[str], on_topic: Sequence[bool]) -> TextModel:

@@ -37,7 +37,7 @@ class Addon:
         settings.setdefault_in_component_priority_dict(DOWNLOADER, PageBodies, 585)
         settings.setdefault_in_component_priority_dict(DOWNLOADER, FailureEvents, 50)
         settings.setdefault_in_component_priority_dict(DOWNLOADER, HostPauses, 1_000)
-        chosen = {load_object(kind): place for kind, place in settings.getdict(DOWNLOADER).items()}
+        chosen = {load_object(kind): priority for kind, priority in settings.getdict(DOWNLOADER).items()}
         if chosen.get(RobotsTxtMiddleware, 0) is not None:  # None: the project does without it.
             for name in (DOWNLOADER, f"{DOWNLOADER}_BASE"):
                 with suppress(KeyError):  # It is in one of them, or replaced already.

@@ -124,7 +124,10 @@ class InFlight:
         mark = request.meta.get(MARK)
         if not isinstance(mark, dict) or mark["page"] != page or page not in self.leases:
             return None
-        begun = next((one for one, fetch in self.fetches.items() if fetch.url == page and fetch.may_be_repeated), None)
+        begun = next(
+            (candidate for candidate, fetch in self.fetches.items() if fetch.url == page and fetch.may_be_repeated),
+            None,
+        )
         if begun is None:
             return None
         fetch = self.fetches.pop(begun)

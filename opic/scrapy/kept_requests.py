@@ -65,8 +65,8 @@ class KeptRequests:
     def _stored(self, page: str) -> bytes | None:
         if self._file is None:
             return None
-        found = self._file.execute("SELECT request FROM requests WHERE page = ?", (page,)).fetchone()
-        return None if found is None else bytes(found[0])
+        row = self._file.execute("SELECT request FROM requests WHERE page = ?", (page,)).fetchone()
+        return None if row is None else bytes(row[0])
 
     def commit(self) -> None:
         """Make what was added survive a kill of the process."""

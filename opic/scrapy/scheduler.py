@@ -160,9 +160,9 @@ class Scheduler(scrapy.core.scheduler.Scheduler):
 
     def _next_own(self) -> Request | None:
         """Return a request of Scrapy's queues whose host does not rest."""
-        for at, request in enumerate(self._resting):
+        for index, request in enumerate(self._resting):
             if not self._pages.pace.rests(host_asked(request)):
-                return self._resting.pop(at)
+                return self._resting.pop(index)
         while (own := super().next_request()) is not None and self._pages.pace.rests(host_asked(own)):
             self._resting.append(own)
         return own

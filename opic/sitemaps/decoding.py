@@ -82,8 +82,8 @@ def _encoding_of(body: bytes, charset: str | None) -> tuple[str, str]:
     for mark, name in MARKS:
         if body.startswith(mark):
             return name, ""
-    if found := ZEROS.get(tuple(byte == 0 for byte in body[:4])):  # type: ignore[arg-type]
-        return found, ""
+    if detected := ZEROS.get(tuple(byte == 0 for byte in body[:4])):  # type: ignore[arg-type]
+        return detected, ""
     declared = DECLARED.match(body[:DECLARATION_BYTES])
     unknown = ""
     for label in (charset, declared and declared[1].decode("latin-1")):
@@ -101,9 +101,9 @@ def _encoding(label: str) -> str | None:
     return UTF_8 if name in ("utf-16le", "utf-16be") else name  # Their zeros would have told: such a file is in UTF-8.
 
 
-def _mended(found: re.Match[bytes]) -> bytes:
-    if found[0].startswith(b"<"):
-        return found[0]
-    name = (found[1] or b"").decode("latin-1")
+def _mended(match: re.Match[bytes]) -> bytes:
+    if match[0].startswith(b"<"):
+        return match[0]
+    name = (match[1] or b"").decode("latin-1")
     character = html.entities.html5.get(name, "")
-    return "".join(f"&#{ord(one)};" for one in character).encode() or b"&amp;" + (found[1] or b"")
+    return "".join(f"&#{ord(char)};" for char in character).encode() or b"&amp;" + (match[1] or b"")

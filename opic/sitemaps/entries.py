@@ -187,7 +187,7 @@ def _resolved(base: str, url: str) -> str:
     if not base or len(base) > BASE_MAX:
         return url
     try:
-        found: str = ada_url.join_url(base, url)
+        resolved: str = ada_url.join_url(base, url)
     except ValueError:  # Whoever takes the URL says what is wrong with it.
         return url
-    return found
+    return resolved

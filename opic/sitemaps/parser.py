@@ -100,13 +100,13 @@ class SitemapParser:
     def _read_xml(self, text: bytes) -> None:
         """Read an XML document; where it is damaged, go on at the next entry."""
         reader, line, counted = self._reader, 0, 0
-        at = len(text) - len(text.lstrip())
+        begin = len(text) - len(text.lstrip())
         while True:
-            line, counted = line + text.count(b"\n", counted, at), at
+            line, counted = line + text.count(b"\n", counted, begin), begin
             parser, inside = _parser(reader.root)
             reader.listen(parser, line)
             try:
-                parser.Parse(memoryview(text)[at:], True)
+                parser.Parse(memoryview(text)[begin:], True)
                 return
             except OtherRoot as root:
                 read, cut_off, cause = parser.CurrentByteIndex, False, f"it begins with <{root}>"
@@ -115,13 +115,13 @@ class SitemapParser:
                 cause = f"{expat.ErrorString(error.code)}: line {line + error.lineno}"
             reader.end_item()
             wanted = ENTRIES[reader.kind] if reader.kind else ROOT
-            following = None if cut_off else wanted.search(text, max(at + read, at + 1))
+            following = None if cut_off else wanted.search(text, max(begin + read, begin + 1))
             if not reader.kind and following is None:
                 raise BadSitemap(f"is neither a sitemap nor a feed: {cause}")
             self._damages.append(cause)
             if following is None or len(self._damages) > DAMAGES_MAX:
                 return
-            at = following.start()
+            begin = following.start()
 
 
 def _parser(element: str) -> tuple[expat.XMLParserType, int]:

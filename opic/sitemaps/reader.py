@@ -74,7 +74,9 @@ class SitemapReader(AbstractContextManager["SitemapReader"]):
             transport=None if limits.allow_private else PublicTransport(),
         )
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self._runner.run(self._web.aclose())
         self._runner.close()
 
@@ -97,20 +99,20 @@ class SitemapReader(AbstractContextManager["SitemapReader"]):
             self._files_left -= 1
             try:
                 file = self._load(target)
-                found = SitemapParser(file.base, self._urls_left)
-                found.read(file.body, file.charset)
+                sitemap = SitemapParser(file.base, self._urls_left)
+                sitemap.read(file.body, file.charset)
             except BadSitemap as error:
                 self.problems.append(f"{target}: {error}")
                 continue
-            self.problems += [f"{target}: {problem}" for problem in found.problems]
-            if not found.is_index:
-                self._urls_left -= len(found.entries)
-                yield from (SitemapPage(entry.url, f"{target}:{entry.line}") for entry in found.entries)
+            self.problems += [f"{target}: {problem}" for problem in sitemap.problems]
+            if not sitemap.is_index:
+                self._urls_left -= len(sitemap.entries)
+                yield from (SitemapPage(entry.url, f"{target}:{entry.line}") for entry in sitemap.entries)
                 continue
             if depth == self._limits.depth_max:
                 self.problems.append(f"{target}: an index {depth} levels below the first one: it is left out")
                 continue
-            for entry in found.entries:
+            for entry in sitemap.entries:
                 where = f"{target}:{entry.line}"
                 try:
                     waiting.append((canonical_url(entry.url), where, depth + 1))

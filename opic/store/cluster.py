@@ -45,8 +45,8 @@ class _Keys(CommandsParser):
             return args[3:4] if int(args[2]) else None
         if name == "XREAD":
             words = [word.upper() if isinstance(word, str) else word for word in args]
-            at = next(at for at, word in enumerate(words) if word in ("STREAMS", b"STREAMS"))
-            return args[at + 1 : at + 2]
+            position = next(index for index, word in enumerate(words) if word in ("STREAMS", b"STREAMS"))
+            return args[position + 1 : position + 2]
         return super().get_keys(redis_conn, *args)
 
 
@@ -117,14 +117,14 @@ class _Pipeline(Pipeline):
             while left:
                 groups: dict[str, list[int]] = {}
                 nodes = {}
-                for at in left:
-                    node = self._cluster.node_of(keys[at])
+                for index in left:
+                    node = self._cluster.node_of(keys[index])
                     nodes[node.name] = node
-                    groups.setdefault(node.name, []).append(at)
+                    groups.setdefault(node.name, []).append(index)
                 left = []
                 for name, places in groups.items():
                     try:
-                        found = self._of_one(nodes[name], [stack[at] for at in places])
+                        replies = self._of_one(nodes[name], [stack[index] for index in places])
                     except (redis.ConnectionError, *ELSEWHERE) as error:
                         self._cluster.outdated = True
                         moving = isinstance(error, MOVING) and time.monotonic() < moving_until
@@ -132,8 +132,8 @@ class _Pipeline(Pipeline):
                             raise
                         left += places
                         continue
-                    for at, answer in zip(places, found, strict=True):
-                        answers[at] = answer
+                    for index, answer in zip(places, replies, strict=True):
+                        answers[index] = answer
                 if left:
                     tries = max(tries - 1, 0)
                     time.sleep(PAUSE_SECONDS)
@@ -173,11 +173,11 @@ def connect_cluster(url: str, *, retries: int, on_connect: Any, **options: Any) 
         StoreError: no node has a slot.
     """
     parts, shown = urlsplit(url), without_secret(url)
-    login, at, hosts = parts.netloc.rpartition("@")
+    login, at_sign, hosts = parts.netloc.rpartition("@")
     try:
         nodes = [_host_and_port(host) for host in hosts.split(",")]
         query = f"?{parts.query}" if parts.query else ""
-        options |= parse_url(f"{SCHEMES[parts.scheme]}://{login}{at}{hosts.split(',')[0]}{parts.path}{query}")
+        options |= parse_url(f"{SCHEMES[parts.scheme]}://{login}{at_sign}{hosts.split(',')[0]}{parts.path}{query}")
     except (ValueError, KeyError):
         raise SettingsError(f"OPIC_STORE={shown}: use {parts.scheme}://host:port,host:port") from None
     if options.pop("db", 0):

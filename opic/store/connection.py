@@ -229,12 +229,12 @@ class Line:
         if known:
             return known
         self.send(["INFO", "server"])
-        found = RUN_ID.search(self.answer())
-        if found is None:
+        match = RUN_ID.search(self.answer())
+        if match is None:
             raise StoreError("the store's INFO has no run_id: is there a proxy in front of it?")
         if known is not None:  # Only connections that are marked when new may cache it.
-            setattr(self._connection, RUN, found[1])
-        return found[1]
+            setattr(self._connection, RUN, match[1])
+        return match[1]
 
     def send(self, *commands: Sequence[Any]) -> None:
         """Send commands in one message."""
@@ -250,16 +250,16 @@ class Line:
 
     def answers(self, count: int) -> list[Any]:
         """Wait for the next replies. Error replies are returned, not raised, except redirections."""
-        found: list[Any] = []
+        replies: list[Any] = []
         with store_errors():
             for _ in range(count):
                 try:
-                    found.append(self._read())
+                    replies.append(self._read())
                 except ELSEWHERE:
                     raise
                 except redis.ResponseError as error:
-                    found.append(error.with_traceback(None))  # Whose frames hold this list.
-        return found
+                    replies.append(error.with_traceback(None))  # Whose frames hold this list.
+        return replies
 
     def _read(self) -> Any:
         self._open -= 1

@@ -70,8 +70,8 @@ def await_durable(line: Line, keys: Keys, durability: Durability) -> None:
         raise StoreError(f"OPIC_DURABILITY, OPIC_WAIT_REPLICAS: the store refused the check: {refusal}")
     if durability.level == "fsync":
         info, policy, *answers = answers
-        if b"aof_enabled:1" not in info or (found := _appendfsync(policy)) != "always":
-            told = f"appendfsync is {found}" if b"aof_enabled:1" in info else "appendonly is no"
+        if b"aof_enabled:1" not in info or (mode := _appendfsync(policy)) != "always":
+            told = f"appendfsync is {mode}" if b"aof_enabled:1" in info else "appendonly is no"
             raise StoreError(
                 f"OPIC_DURABILITY=fsync, but {told}: set appendonly to yes and appendfsync to always, or use "
                 "OPIC_DURABILITY=server"
@@ -90,13 +90,13 @@ def durability_problem(client: Client, durability: Durability | None = None) -> 
         client: a client of a server or of a cluster; for a cluster, the worst problem of its primaries is returned.
         durability: the conditions in use.
     """
-    wanted, found = durability or Durability(), None
+    wanted, worst = durability or Durability(), None
     with store_errors():
         for server in primaries(client):
             problem = _problem(server, server.info(), wanted)
-            if problem is not None and (found is None or problem.fatal > found.fatal):
-                found = problem
-    return found
+            if problem is not None and (worst is None or problem.fatal > worst.fatal):
+                worst = problem
+    return worst
 
 
 def _problem(server: Client, info: Mapping[str, Any], wanted: Durability) -> LossRisk | None:

@@ -29,11 +29,11 @@ class KnownSinceNotes:
             first_page: the first page that it makes known, if any.
             again: pages that were forgotten, which it makes known again.
         """
-        found, self._sent = [(seconds, page, 1) for page in again], self._next
+        rows, self._sent = [(seconds, page, 1) for page in again], self._next
         if first_page is not None and seconds >= self._next:
             self._sent = seconds + INTERVAL_SECONDS
-            found.append((seconds, first_page, 0))
-        return np.array(found, ENTRY).tobytes()
+            rows.append((seconds, first_page, 0))
+        return np.array(rows, ENTRY).tobytes()
 
     def confirm(self) -> None:
         """Note that the last step took effect."""
@@ -53,7 +53,7 @@ class KnownSince:
         alone = entries[entries["alone"] == 1]
         self._alone = dict(zip(alone["page"].tolist(), alone["seconds"].tolist(), strict=True))
 
-    def of(self, ids: Sequence[int] | Int64s) -> Int64s:
+    def seconds_of(self, ids: Sequence[int] | Int64s) -> Int64s:
         """Return when pages became known, in Unix seconds, up to a minute early; 0 if before the first entry."""
         pages = np.asarray(ids, np.int64)
         seconds = np.append(0, self._seconds)[np.searchsorted(self._page, pages, side="right")]
@@ -66,6 +66,6 @@ class KnownSince:
         """Return those of the first `pages` pages that became known before a time, as far as this can be told."""
         if not len(self._seconds):
             return np.empty(0, np.int64)
-        found = self.of(np.arange(pages))
+        since = self.seconds_of(np.arange(pages))
         earlier = int(self._seconds[0]) - 1  # At the latest, where there is no entry.
-        return np.flatnonzero(np.where(found == 0, earlier, found) < seconds)
+        return np.flatnonzero(np.where(since == 0, earlier, since) < seconds)

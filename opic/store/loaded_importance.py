@@ -83,8 +83,8 @@ def publish(client: Client, keys: Sequence[Keys], about: LoadedAbout) -> None:
     """
     check_not_stopped(client, keys[0])
     with store_errors():
-        for shard, one in enumerate(keys):
-            there = set(client.hkeys(one.loaded))
+        for shard, shard_keys in enumerate(keys):
+            there = set(client.hkeys(shard_keys.loaded))
             if not {name.encode() for name in _names(about, shard)} <= there:
                 raise ChangedMeanwhile("another load ended first, and counts now: load again if this one should")
         client.hset(keys[0].loaded, ABOUT.decode(), msgspec.json.encode(about))
@@ -95,11 +95,11 @@ def drop_others(client: Client, keys: Sequence[Keys], load: str | None) -> None:
     """Remove the numbers of all loads but one; None: of all, and what is known of them."""
     kept = None if load is None else f"{load}:".encode()
     with store_errors():
-        for one in keys:
-            names = [name for name in client.hkeys(one.loaded) if name != ABOUT or kept is None]
+        for shard_keys in keys:
+            names = [name for name in client.hkeys(shard_keys.loaded) if name != ABOUT or kept is None]
             gone = [name for name in names if kept is None or not name.startswith(kept)]
             for some in _parts(gone):
-                client.hdel(one.loaded, *some)
+                client.hdel(shard_keys.loaded, *some)
 
 
 def read_about(client: Client, first: Keys) -> LoadedAbout | None:

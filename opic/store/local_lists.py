@@ -89,9 +89,9 @@ def read_heads(client: Client, keys: Keys) -> list[ListHead]:
     return sorted(heads, key=lambda head: (-head.sent_at, head.domain))
 
 
-def lists_without(found: Mapping[bytes, bytes], domains: Collection[str]) -> dict[bytes, bytes]:
+def lists_without(fields: Mapping[bytes, bytes], domains: Collection[str]) -> dict[bytes, bytes]:
     """Return the fields of the hash of lists without those of some domains."""
-    return {field: value for field, value in found.items() if field.decode().removeprefix(HEAD) not in domains}
+    return {field: value for field, value in fields.items() if field.decode().removeprefix(HEAD) not in domains}
 
 
 def drop_lists(client: Client, keys: Keys, domains: Iterable[str]) -> None:
@@ -103,8 +103,8 @@ def drop_lists(client: Client, keys: Keys, domains: Iterable[str]) -> None:
 
 def _heads(client: Client, keys: Keys) -> Iterable[ListHead]:
     names = [name for name in map(_text, client.hkeys(keys.local_lists)) if name.startswith(HEAD)]
-    found = client.hmget(keys.local_lists, names) if names else []
-    return [_unpacked(name.removeprefix(HEAD), told) for name, told in zip(names, found, strict=True) if told]
+    values = client.hmget(keys.local_lists, names) if names else []
+    return [_unpacked(name.removeprefix(HEAD), told) for name, told in zip(names, values, strict=True) if told]
 
 
 def _now(client: Client, keys: Keys) -> float:

@@ -45,12 +45,12 @@ def lost_part(client: Client, crawl: str, meta: Mapping[bytes, bytes], shards: i
 
 
 def _lost_shards(meta: Mapping[bytes, bytes], others: list[list[bytes | None]]) -> str | None:
-    number, of = 1, len(others) + 1
+    number, shards = 1, len(others) + 1
     for number, (secret, restoring) in enumerate(others, 1):
         if restoring is None and secret is None and b"whole" in meta:
-            return f"shard {number} of {of} is gone"
+            return f"shard {number} of {shards} is gone"
         if restoring is None and secret is not None and secret != meta[b"secret"]:
-            return f"shard {number} of {of} is of an earlier crawl than shard 0"
+            return f"shard {number} of {shards} is of an earlier crawl than shard 0"
     return None
 
 

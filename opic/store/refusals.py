@@ -43,5 +43,5 @@ def read_refusal(stored: bytes | None, page: int) -> tuple[float, str] | None:
     """Return the end of the lease under which the page's last event was refused, in Unix seconds, and the reason."""
     if stored is None:
         return None
-    of, lease_us, reason = stored.decode().split(" ", 2)
-    return (int(lease_us) / 1_000_000, reason) if int(of) == page else None
+    refused_page, lease_us, reason = stored.decode().split(" ", 2)
+    return (int(lease_us) / 1_000_000, reason) if int(refused_page) == page else None

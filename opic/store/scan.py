@@ -36,14 +36,14 @@ def scan_hash(client: Client, key: str, *, grows: bool = False) -> Iterator[dict
         ScanBroken: the server restarted, failed over, or gave the key to another: discard the parts, and scan again.
         StoreUnavailable: the server can't be reached.
     """
-    found = 0
+    returned = 0
     with closing(Line(client, key)) as line:
         least = _answer(line, ["HLEN", key]) if grows else 0
         for flat in _parts(line, "HSCAN", key):
-            found += len(flat) // 2
+            returned += len(flat) // 2
             yield dict(zip(flat[::2], flat[1::2], strict=True))
-    if found < least:
-        raise ScanBroken(f"the scan of {key} returned {found:,} of {least:,} fields")
+    if returned < least:
+        raise ScanBroken(f"the scan of {key} returned {returned:,} of {least:,} fields")
 
 
 def scan_sorted_set(client: Client, key: str) -> Iterator[list[tuple[bytes, float]]]:
@@ -75,10 +75,10 @@ def key_names(client: Client, pattern: str) -> set[bytes]:
     def read() -> set[bytes]:
         with store_errors():
             before = _layout(client)
-            found = {key for server in primaries(client) for key in _keys_of(server, pattern)}
+            names = {key for server in primaries(client) for key in _keys_of(server, pattern)}
             if _layout(client) != before:
                 raise ScanBroken("slots of the cluster moved while its keys were read")
-        return found
+        return names
 
     return _whole(read)
 
@@ -96,12 +96,12 @@ def one_run(client: Client, keys: Sequence[str]) -> Iterator[None]:
 
 
 def _runs(client: Client, keys: Sequence[str]) -> list[bytes]:
-    found = []
+    run_ids = []
     for key in keys:
         line = Line(client, key)
         line.close()
-        found.append(line.run_id)
-    return found
+        run_ids.append(line.run_id)
+    return run_ids
 
 
 def _parts(line: Line, *command: str, match: Sequence[str] = ()) -> Iterator[list[bytes]]:

@@ -39,8 +39,8 @@ class ServerClock:
         if not self.is_known:
             self._ask()
         assert self._known is not None
-        at, server_us = self._known
-        return server_us + int(1e6 * (time.monotonic() - at))
+        asked_at, server_us = self._known
+        return server_us + int(1e6 * (time.monotonic() - asked_at))
 
     def _ask(self) -> None:
         before = time.monotonic()

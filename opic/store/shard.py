@@ -150,11 +150,11 @@ class Shard:
 
     def _check_same(self, stored: Mapping[bytes, bytes]) -> None:
         """Refuse metadata that is not of the crawl that was opened, nor of one that has knowingly replaced it."""
-        of = f"shard {self.number} of {self.shards}"
+        label = f"shard {self.number} of {self.shards}"
         if b"secret" not in stored:
-            raise StoreLost(self.keys.crawl, f"{of} is gone")
+            raise StoreLost(self.keys.crawl, f"{label} is gone")
         if stored[b"secret"] != self._hex_secret and not {ANEW, RESTORED} & stored.keys():
-            raise StoreLost(self.keys.crawl, f"{of} was made anew by a process that did not know of it")
+            raise StoreLost(self.keys.crawl, f"{label} was made anew by a process that did not know of it")
 
     def make_server_ready(self) -> None:
         """Prepare the servers after a start, unless a part of the crawl is gone.
@@ -278,11 +278,11 @@ def check_known(shards: Sequence[Shard]) -> None:
 
 
 def _check_whole(shard: Shard, values: Sequence[bytes | None]) -> None:
-    found = {name: value for name, value in zip(CHECKED, values, strict=True) if value is not None}
-    check_not_moved(shard.keys, found)
-    if b"restoring" in found:
+    stored = {name: value for name, value in zip(CHECKED, values, strict=True) if value is not None}
+    check_not_moved(shard.keys, stored)
+    if b"restoring" in stored:
         raise _restoring(shard.keys)
-    shard._check_same(found)
+    shard._check_same(stored)
 
 
 def _as_given(name: str, text: str) -> str:

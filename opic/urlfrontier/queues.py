@@ -72,7 +72,7 @@ def pages(crawl: Crawl, key: str, wanted: str | None, *, ignore_case: bool) -> I
 def known_since(crawl: Crawl, urls: Sequence[str]) -> list[int]:
     """Return when pages became known, in Unix seconds, to the minute; 0 if that is not kept, or the page is unknown."""
     places, tables = crawl.ids_of(list(urls)), _read_known_since(crawl)
-    return [0 if place is None else int(tables[place[0]].of([place[1]])[0]) for place in places]
+    return [0 if place is None else int(tables[place[0]].seconds_of([place[1]])[0]) for place in places]
 
 
 def known_before(crawl: Crawl, seconds: float, host: str) -> list[Int64s]:

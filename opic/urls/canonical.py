@@ -75,10 +75,10 @@ def _serialized(raw: str) -> str:
         raise BadUrl(f"{shown(raw)} is not an absolute http(s) URL")
     if "@" in href:
         start = href.index("//") + 2
-        user, at, host = href[start : (end := href.index("/", start))].rpartition("@")
+        user, at_sign, host = href[start : (end := href.index("/", start))].rpartition("@")
         if ":" in user:  # A password is no part of a page, and stored nowhere.
             user = user.partition(":")[0]
-            href = href[:start] + (user + at if user else "") + host + href[end:]
+            href = href[:start] + (user + at_sign if user else "") + host + href[end:]
     return href
 
 
@@ -88,11 +88,11 @@ def rules_applied(raw: str, normalization: Normalization) -> tuple[str, ...]:
     >>> rules_applied("http://www.a.example/", Normalization.of("www,index"))
     ('www',)
     """
-    href, found = _serialized(raw), dict[str, None]()
-    while (changed := normalization.apply(href))[1] and len(found) < len(normalization.rules):
-        found |= dict.fromkeys(changed[1])
+    href, applied = _serialized(raw), dict[str, None]()
+    while (changed := normalization.apply(href))[1] and len(applied) < len(normalization.rules):
+        applied |= dict.fromkeys(changed[1])
         href = _serialized(changed[0])
-    return tuple(found)
+    return tuple(applied)
 
 
 def is_serialized(url: str) -> bool:
@@ -164,8 +164,8 @@ def registered_domain(host: str) -> str:
     """
     if is_address(host):
         return host  # It has no domain.
-    found = _suffixes().privatesuffix(host.rstrip("."))
-    return host if not found or found == host else found  # Not a second string of the same text.
+    domain = _suffixes().privatesuffix(host.rstrip("."))
+    return host if not domain or domain == host else domain  # Not a second string of the same text.
 
 
 def icann_domain(host: str) -> str:
@@ -197,8 +197,8 @@ def _murmur2(key: bytes) -> int:
     m, mask = 0x5BD1E995, 0xFFFFFFFF
     h = 0x9747B28C ^ len(key)
     end = len(key) & ~3
-    for at in range(0, end, 4):
-        k = int.from_bytes(key[at : at + 4], "little") * m & mask
+    for begin in range(0, end, 4):
+        k = int.from_bytes(key[begin : begin + 4], "little") * m & mask
         h = (h * m & mask) ^ ((k ^ k >> 24) * m & mask)
     if tail := key[end:]:
         h = (h ^ int.from_bytes(tail, "little")) * m & mask

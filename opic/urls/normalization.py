@@ -48,10 +48,10 @@ class _Parts:
     def of(cls, url: str) -> "_Parts":
         start = url.index("://") + 3
         slash = url.index("/", start)
-        user, at, authority = url[start:slash].rpartition("@")
+        user, at_sign, authority = url[start:slash].rpartition("@")
         host_end = authority.rfind("]") + 1 or authority.find(":") % (len(authority) + 1)
         path, mark, query = url[slash:].partition("?")
-        return cls(url[: start - 3], user + at, authority[:host_end], authority[host_end:], path, mark + query)
+        return cls(url[: start - 3], user + at_sign, authority[:host_end], authority[host_end:], path, mark + query)
 
     def url(self) -> str:
         return f"{self.scheme}://{self.user}{self.host}{self.port}{self.path}{self.query}"
@@ -74,14 +74,14 @@ def _unescaped(parts: _Parts) -> _Parts:
     if "%" not in parts.path and "%" not in parts.query:
         return parts
     path, query = (
-        _lower_case.sub(lambda found: found[0].upper(), _unreserved.sub(lambda found: chr(int(found[0][1:], 16)), text))
+        _lower_case.sub(lambda match: match[0].upper(), _unreserved.sub(lambda match: chr(int(match[0][1:], 16)), text))
         for text in (parts.path, parts.query)
     )
     return replace(parts, path=path, query=query)
 
 
 def _escaped(parts: _Parts) -> _Parts:
-    path, query = (_unsafe.sub(lambda found: f"%{ord(found[0]):02X}", text) for text in (parts.path, parts.query))
+    path, query = (_unsafe.sub(lambda match: f"%{ord(match[0]):02X}", text) for text in (parts.path, parts.query))
     return replace(parts, path=path, query=query)
 
 

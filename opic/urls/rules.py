@@ -52,17 +52,17 @@ def matches(pieces: Sequence[str], whole: bool, text: str) -> bool:
     first, last = pieces[0], pieces[-1]
     if not text.startswith(first):
         return False
-    at = len(first)
+    position = len(first)
     if len(pieces) == 1:
-        return not whole or at == len(text)
+        return not whole or position == len(text)
     for piece in pieces[1:-1]:
-        found = text.find(piece, at)
-        if found < 0:
+        begin = text.find(piece, position)
+        if begin < 0:
             return False
-        at = found + len(piece)
+        position = begin + len(piece)
     if whole:
-        return len(text) - len(last) >= at and text.endswith(last)
-    return text.find(last, at) >= 0
+        return len(text) - len(last) >= position and text.endswith(last)
+    return text.find(last, position) >= 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +108,15 @@ class RuleBook:
     def of_host(self, host: str) -> tuple[int, ...]:
         """Return the numbers of the rules that may match URLs of a host, in order."""
         host = host.removesuffix(".")  # With or without the DNS root's dot, it is the same site.
-        found = [*self._everywhere, *self._hosts.get(host, ())]
+        numbers = [*self._everywhere, *self._hosts.get(host, ())]
         if self._domains:
             name = host
             while True:
-                found += self._domains.get(name, ())
+                numbers += self._domains.get(name, ())
                 _, dot, name = name.partition(".")
                 if not dot:
                     break
-        return tuple(sorted(found))
+        return tuple(sorted(numbers))
 
     def allows_all(self, host: str) -> bool:
         """Return whether the first rule for the whole host allows it."""
@@ -155,7 +155,7 @@ def check_rules(given: object) -> tuple[UrlRule, ...]:
         raise BadInput("rules: a list of rules is wanted, each with effect and what it is for")
     if len(given) > RULES_MAX:
         raise BadInput(f"{len(given):,} rules is over the limit of {RULES_MAX:,}")
-    return tuple(_check_rule(f"rule {number}", one) for number, one in enumerate(given))
+    return tuple(_check_rule(f"rule {number}", raw) for number, raw in enumerate(given))
 
 
 def _check_rule(name: str, given: object) -> UrlRule:

@@ -109,7 +109,7 @@ def check_traps(given: object) -> Traps:
     """
     if not isinstance(given, Mapping):
         raise BadInput("traps: an object with thresholds is wanted")
-    known = {one.name: one.default for one in fields(Traps)}
+    known = {threshold.name: threshold.default for threshold in fields(Traps)}
     if unknown := [str(key) for key in given if key not in known]:
         raise BadInput(f"traps has no {shown(unknown[0])}: {instead_of(unknown[0], known)}")
     for name, value in given.items():
@@ -166,31 +166,31 @@ class Shapes:
 
     def judge_all(self, urls: Sequence[str]) -> bytearray:
         """Return the verdict on each URL. Faster than `judge`, because most URLs are excluded by numpy."""
-        traps, found = self.traps, bytearray(len(urls))
+        traps, verdicts = self.traps, bytearray(len(urls))
         if traps.url_bytes:  # They need no further look, which would cost by their length.
-            long = [at for at, url in enumerate(urls) if len(url) > traps.url_bytes]
+            long = [index for index, url in enumerate(urls) if len(url) > traps.url_bytes]
             if long:
                 urls = list(urls)
-                for at in long:
-                    found[at], urls[at] = Verdict.LONG, SHORT
+                for index in long:
+                    verdicts[index], urls[index] = Verdict.LONG, SHORT
         texts = UrlBatch(urls)
         suspects = texts.slashes() > self._slashes_plain
         if traps.parameters:
             suspects |= texts.ampersands() >= traps.parameters
         if traps.years_ahead or traps.dates:
             suspects |= texts.may_be_dated()
-        for at in np.flatnonzero(suspects).tolist():
-            found[at] = self.judge(urls[at])
-        return found
+        for index in np.flatnonzero(suspects).tolist():
+            verdicts[index] = self.judge(urls[index])
+        return verdicts
 
     def _judge_dates(self, url: str, query: int, *, count: bool) -> Verdict:
-        found = list(_date.finditer(url, url.index("/", 8)))
-        if not found:
+        matches = list(_date.finditer(url, url.index("/", 8)))
+        if not matches:
             return Verdict.FREE
         # A page about a period has two dates; one date within the limit is enough.
-        if min(int(next(filter(None, match.group("a", "b", "c", "d")))) for match in found) > self._year_max:
+        if min(int(next(filter(None, match.group("a", "b", "c", "d")))) for match in matches) > self._year_max:
             return Verdict.FAR_DATE
-        last = found[-1]
+        last = matches[-1]
         if self.traps.dates and (0 <= query < last.start() or _ends_path(url, last.end())):
             template = hash(_part_of_date.sub(r"\1=", _date.sub("", url)))
             dates = self._dates.get(template, 0) + 1
@@ -220,8 +220,8 @@ def goes_round(segments: Sequence[str], times: int) -> bool:
         return False
     for period in range(1, len(segments) // times + 1):
         same = 0
-        for at in range(period, len(segments)):
-            same = same + 1 if segments[at] == segments[at - period] else 0
+        for index in range(period, len(segments)):
+            same = same + 1 if segments[index] == segments[index - period] else 0
             if same == period * (times - 1):
                 return True
     return False

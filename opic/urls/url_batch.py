@@ -47,8 +47,8 @@ class UrlBatch:
         padded[: len(text)] = text
         secure = padded[np.minimum(starts + 4, len(text))] == ord("s")
         is_head = np.ones(len(starts), np.bool_)
-        for at, char in enumerate(b"http"):
-            is_head &= padded[np.minimum(starts + at, len(text))] == char
+        for offset, char in enumerate(b"http"):
+            is_head &= padded[np.minimum(starts + offset, len(text))] == char
         firsts = starts + 4 + secure
         for char in b"://":
             is_head &= padded[np.minimum(firsts, len(text))] == char
@@ -98,12 +98,12 @@ class UrlBatch:
         text = np.zeros(len(self._bytes) + 2 * YEAR_DIGITS, np.uint8)
         text[YEAR_DIGITS:-YEAR_DIGITS] = self._bytes
         digit, parted = (text - np.uint8(ord("0"))) < 10, (text == ord("-")) | (text == ord("/"))
-        at = np.flatnonzero((text == ord("1")) | (text == ord("2")))
+        positions = np.flatnonzero((text == ord("1")) | (text == ord("2")))
         for nth in range(1, YEAR_DIGITS):
-            at = at[digit[at + nth]]
-        after = parted[at + YEAR_DIGITS] & digit[at + YEAR_DIGITS + 1]
-        before = (parted[at - 1] & digit[at - 2]) | (text[at - 1] == ord("="))
-        found = at[after | before] - YEAR_DIGITS
+            positions = positions[digit[positions + nth]]
+        after = parted[positions + YEAR_DIGITS] & digit[positions + YEAR_DIGITS + 1]
+        before = (parted[positions - 1] & digit[positions - 2]) | (text[positions - 1] == ord("="))
+        years = positions[after | before] - YEAR_DIGITS
         dated = np.zeros(len(self.urls), np.bool_)
-        dated[np.searchsorted(self._ends, found)] = True
+        dated[np.searchsorted(self._ends, years)] = True
         return dated

@@ -167,7 +167,7 @@ def pagerank_kept(kept: KeptLinks, states: Sequence[PageStates]) -> dict[Place, 
     pairs = list[tuple[int, int]]()
     for page, number in at.items():
         shard, place = places[number]
-        links = kept.pool.of(page)
+        links = kept.pool.links_of(page)
         if links is not None and states[shard].state[place] & Flag.OPEN:
             pairs += [(number, at[target]) for target in links.tolist() if target in at]
     ends = np.array(pairs, np.int64).reshape(-1, 2)

@@ -56,7 +56,7 @@ class SmallWeb:
     gone: set[int] = field(default_factory=set)
     looks: int = 0
 
-    def look(self, page: int) -> SeenPage[int] | None:
+    def load_page(self, page: int) -> SeenPage[int] | None:
         self.looks += 1
         page = self.moved.get(page, page)
         return None if page in self.gone else SeenPage(page, self.links[page], self.topic[page])

@@ -294,7 +294,7 @@ class KafkaLog:
                 yield value, host, headers_of(kind, key, (index,)), partition
             elif (full := filling.add(partition, host, value, links, index)) is not None:
                 yield pack(full.values), full.host, headers_of(kind, key, full.numbers), partition
-        for last in filling.take():
+        for last in filling.pop_packs():
             yield pack(last.values), last.host, headers_of(kind, key, last.numbers), last.partition
 
     def ends(self, named: Iterable[str] = ()) -> Positions:

@@ -126,7 +126,7 @@ def test_archives_have_the_same(site: Website, tmp_path: Path, kind: str) -> Non
     (tmp_path / "crawl.warc.gz").write_bytes(packed(*records))
     file = ArchiveFile("crawl.warc.gz", tmp_path / "crawl.warc.gz")
     with closing(ArchiveEvents()) as events:
-        found = [one.event for one in events.of(file) if isinstance(one, ArchivedEvent)]
+        found = [one.event for one in events.events_of(file) if isinstance(one, ArchivedEvent)]
     assert found_in(found) == wanted(site)
 
 

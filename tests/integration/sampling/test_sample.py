@@ -232,12 +232,12 @@ def test_redirects_are_followed_and_failed_pages_are_left_out() -> None:
         None,
         limits=limits,
     )
-    moved = web.look("http://b.example/")
+    moved = web.load_page("http://b.example/")
     assert moved is not None
     assert moved.page == "http://c.example/"
     assert web.inlinks("http://c.example/") == ["http://a.example/"]
     for page in ("http://gone.example/", "http://loop.example/", "http://unknown.example/"):
-        assert web.look(page) is None
+        assert web.load_page(page) is None
     assert (web.fetched, web.failed) == (5, 3)
 
 

@@ -42,7 +42,7 @@ class ChangingGraph(RuleBasedStateMachine):
         links = sorted(shown - {page}) + [PAGES] * (unknown and not rare)
         self.links[page] = links
         packed = np.array([UNKNOWN_PAGE if target == PAGES else target for target in links], np.uint32)
-        self.replaced.setdefault(page, None if (old := self.pool.of(page)) is None else old.copy())
+        self.replaced.setdefault(page, None if (old := self.pool.links_of(page)) is None else old.copy())
         self.pool.put(page, packed)
         for target in shown | {page}:
             self.weight.setdefault(target, 1.0)

@@ -142,7 +142,7 @@ def assert_each_shard_is_its_ledger(
         assert_same(shard, ledger)
         assert crawl.follow()[shard.number].classes == ledger.classes
         for to in ledger.outbox:
-            note(sent, to, ledger.take(to))
+            note(sent, to, ledger.pop_transfer(to))
             sent.update((to, "classes", placed.pack().hex()) for placed in ledger.placed)
     assert sent == arrived
 

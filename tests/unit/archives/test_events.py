@@ -32,7 +32,7 @@ def read(
 ) -> tuple[list[CrawlEvent], dict[str, int], str]:
     """The events of a file, what was counted, and what is damaged. The sums of the counts are checked."""
     with closing(ArchiveEvents(recorded=recorded, drop_nofollow=drop)) as events:
-        found = list(events.of(ArchiveFile(str(path), path), start))
+        found = list(events.events_of(ArchiveFile(str(path), path), start))
         counts = {name: count for name, count in events.counts.items() if count}
     given = [one.event for one in found if not isinstance(one, DamagedPart)]
     reasons = {name: count for name, count in counts.items() if name not in NOTABLE}
@@ -242,11 +242,11 @@ def test_revisits_of_another_file_of_the_run(tmp_path: Path) -> None:
         )
     )
     with closing(ArchiveEvents()) as events:
-        *_, one = (found for path in paths for found in events.of(ArchiveFile(str(path), path)))
+        *_, one = (found for path in paths for found in events.events_of(ArchiveFile(str(path), path)))
         assert not isinstance(one, DamagedPart)
         assert one.event.links == [f"{C}1"]
         paths[0].unlink()
-        assert not list(events.of(ArchiveFile(str(paths[1]), paths[1])))
+        assert not list(events.events_of(ArchiveFile(str(paths[1]), paths[1])))
         assert events.counts["revisits_skipped"] == 2
 
 
@@ -469,11 +469,11 @@ def test_reading_from_a_position_gives_the_events_behind_it(
 ) -> None:
     path = written(tmp_path_factory.mktemp("resume"), *_unambiguous(one for one in records if b"-Type: re" in one))
     with closing(ArchiveEvents()) as events:
-        found = [one for one in events.of(ArchiveFile("x", path)) if not isinstance(one, DamagedPart)]
+        found = [one for one in events.events_of(ArchiveFile("x", path)) if not isinstance(one, DamagedPart)]
         if found:
             nth = data.draw(st.integers(0, len(found) - 1))
             after = Position(found[nth].position.offset, found[nth].position.number + 1)
-            rest = [one for one in events.of(ArchiveFile("x", path), after) if not isinstance(one, DamagedPart)]
+            rest = [one for one in events.events_of(ArchiveFile("x", path), after) if not isinstance(one, DamagedPart)]
             assert {one.position for one in found[nth + 1 :]} <= {one.position for one in rest}
 
 

@@ -27,9 +27,9 @@ def test_files_in_a_wacz_file_are_read(tmp_path: Path, monkeypatch: pytest.Monke
     found = list(archive_files(path, tmp_path))
     assert [one.name.rpartition("/")[2] for one in found] == ["1.warc.gz", "2.warc", "3.arc"]
     with closing(ArchiveEvents()) as events:
-        told = [one for file in found for one in events.of(file) if isinstance(one, ArchivedEvent)]
+        told = [one for file in found for one in events.events_of(file) if isinstance(one, ArchivedEvent)]
         assert [one.event.links for one in told] == [[f"{A}1"], [f"{B}1"], [f"{C}1"]]
-        assert list(events.of(found[0], told[1].position)) == [told[1]]
+        assert list(events.events_of(found[0], told[1].position)) == [told[1]]
     monkeypatch.setattr(files, "FREE_BYTES", 10)
     with zipfile.ZipFile(path, "w") as wacz:
         wacz.writestr("archive/2.warc", bytes(1 << 20), zipfile.ZIP_DEFLATED)

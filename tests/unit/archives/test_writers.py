@@ -36,7 +36,7 @@ def assert_read(
     events: ArchiveEvents, path: Path, wanted: list[PlannedEvent], reasons: Counter[str], *, timed: bool
 ) -> None:
     events.counts.clear()
-    found = [one.event for one in events.of(ArchiveFile(path.name, path)) if isinstance(one, ArchivedEvent)]
+    found = [one.event for one in events.events_of(ArchiveFile(path.name, path)) if isinstance(one, ArchivedEvent)]
     assert Counter(row_of(one, timed=timed) for one in found) == Counter(row_of(one, timed=timed) for one in wanted)
     told = {name: count for name, count in events.counts.items() if count and name not in NOTABLE}
     assert events.counts["records"] == len(found) + sum(told.values())

@@ -31,7 +31,7 @@ def test_pool_has_the_links_and_in_links_of_a_dict_through_many_changes(monkeypa
             continue
         sources = {to: sorted(page for page, links in seen.items() if to in links) for to in range(PAGES)}
         for page in range(PAGES):
-            links = pool.of(page)
+            links = pool.links_of(page)
             assert (links is None) == (page not in seen)
             assert links is None or links.tolist() == seen[page]
             assert pool.to(page).tolist() == sources[page]
@@ -43,7 +43,7 @@ def test_links_to_pages_without_a_number_are_only_counted() -> None:
     pool = LinkPool()
     pages, counts = np.array([4, 2, 7]), np.array([2, 0, 3], np.uint32)
     pool.put_many(pages, counts, np.array([9, UNKNOWN_PAGE, UNKNOWN_PAGE, 1, UNKNOWN_PAGE], np.uint32))
-    assert [pool.of(page).tolist() for page in (4, 2, 7)] == [[9, UNKNOWN_PAGE], [], [1] + 2 * [UNKNOWN_PAGE]]  # type: ignore[union-attr]
+    assert [pool.links_of(page).tolist() for page in (4, 2, 7)] == [[9, UNKNOWN_PAGE], [], [1] + 2 * [UNKNOWN_PAGE]]  # type: ignore[union-attr]
     assert (pool.unknown, pool.used, pool.linked_end) == ({4: 1, 7: 2}, 2, 10)
     assert pool.to(9).tolist() == [4]
     with pytest.raises(ValueError, match="page 9, the matrix is to have 9"):

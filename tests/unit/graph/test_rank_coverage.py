@@ -99,7 +99,7 @@ def test_bound_is_reached_by_the_worst_possible_pages() -> None:
     found = flow.settle(np.array([1.0, 0, 0]), np.array([True, True, False]), np.zeros(3, bool))
     # Page 0 has 1 / (1 - 1/8) visits, page 1 a quarter of that, and page 2 gets as much, which lasts twice as long.
     assert found.coverage == pytest.approx(1.25 / 1.75, abs=1e-5)
-    assert found.held.tolist() == [0, 0, pytest.approx(0.25 * 8 / 7, abs=1e-5)]
+    assert found.frontier_trust.tolist() == [0, 0, pytest.approx(0.25 * 8 / 7, abs=1e-5)]
 
 
 def test_link_to_a_page_without_a_number_is_not_covered() -> None:

@@ -115,7 +115,7 @@ def test_rows_are_joined_selected_and_split_like_lists(parts: list[Plain], data:
     rows = [row for part in parts for row in web_rows(links_of(part))]
     assert web_rows(links) == rows
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=10) if rows else st.just([]))
-    assert web_rows(links.take(np.array(chosen, np.int64))) == [rows[row] for row in chosen]
+    assert web_rows(links.select_rows(np.array(chosen, np.int64))) == [rows[row] for row in chosen]
     first, end = sorted(data.draw(st.tuples(st.integers(0, len(rows)), st.integers(0, len(rows)))))
     assert web_rows(links.part(first, end)) == rows[first:end]
     last = {page: number for number, (page, *_) in enumerate(rows)}

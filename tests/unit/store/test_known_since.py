@@ -34,7 +34,7 @@ def test_each_page_is_known_since_its_step_up_to_a_minute(
         if lost:  # The server lost its last writes, but here not their entries, which is the harder case.
             del known[len(known) - lost :]
             notes = KnownSinceNotes()
-    told = KnownSince({b"1": packed[90:], b"0": packed[:90]}).of(range(len(known))).tolist()
+    told = KnownSince({b"1": packed[90:], b"0": packed[:90]}).seconds_of(range(len(known))).tolist()
     assert all(0 <= page - since < INTERVAL_SECONDS for page, since in zip(known, told, strict=True))
     for before in {0.0, now - 0.5, now + 1.0, *(page + 0.5 for page in known)}:
         assert KnownSince({b"1": packed[90:], b"0": packed[:90]}).before(before, len(known)).tolist() == [
@@ -45,12 +45,12 @@ def test_each_page_is_known_since_its_step_up_to_a_minute(
 def test_pages_from_before_the_first_entry_became_known_before_it() -> None:
     notes = KnownSinceNotes()
     since = KnownSince({b"0": notes.entries(5_000, 3, [])})
-    assert since.of([0, 2, 3, 9]).tolist() == [0, 0, 5_000, 5_000]
+    assert since.seconds_of([0, 2, 3, 9]).tolist() == [0, 0, 5_000, 5_000]
     assert [since.before(seconds, 5).tolist() for seconds in (4_999.0, 5_000.0, 5_001.0)] == [
         [], [0, 1, 2], [0, 1, 2, 3, 4]
     ]  # fmt: skip
     nothing = KnownSince({})
-    assert nothing.of([0]).tolist() == [0]
+    assert nothing.seconds_of([0]).tolist() == [0]
     assert nothing.before(1e9, 4).tolist() == []
 
 
