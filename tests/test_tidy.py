@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "errors": ["redaction"],
     "logs": ["redaction"],
     "addresses": [],
+    "tls": [],
     "compressed": [],
     "robots": [],  # Crawlers import it.
     "arrays": [],
@@ -34,14 +35,14 @@ MAY_IMPORT: dict[str, list[str]] = {
     "graph": ["arrays", "errors"],
     "html": [],
     "settings": ["errors", "redaction", "urls", "model"],
-    "store": ["arrays", "errors", "redaction", "model"],
+    "store": ["arrays", "errors", "redaction", "tls", "model"],
     "replica": ["arrays", "errors", "memory", "urls", "model", "store"],
-    "ingest": ["arrays", "errors", "redaction", "memory", "urls", "model", "settings", "store", "replica"],
+    "ingest": ["arrays", "errors", "redaction", "tls", "memory", "urls", "model", "settings", "store", "replica"],
     "query": ["arrays", "background", "errors", "messages", "urls", "model", "graph", "store", "replica"],
     "admission": ["arrays", "background", "errors", "messages", "urls", "model", "store", "replica", "query"],
     "frontier": ["arrays", "errors", "messages", "urls", "model", "store", "replica", "query", "admission"],
     "service": ["errors", "logs", "memory", "messages", "urls", "model", "settings", "store", "replica", "ingest"],
-    "client": ["errors", "redaction", "messages", "whole_files"],  # Crawlers import it: no server, no store.
+    "client": ["errors", "redaction", "tls", "messages", "whole_files"],  # Crawlers import it: no server, no store.
     "local": ["arrays", "addresses", "compressed", "robots", "errors", "urls", "model", "graph", "html", "client"],
     "sampling": ["arrays", "errors", "urls", "model", "graph", "html", "client", "local", "whole_files"],
     "crawlee": ["errors", "urls", "html", "client"],

@@ -17,6 +17,7 @@ from opic.client.calls import ANOTHER_PROGRAM, Call
 from opic.client.errors import BadAnswer, CallFailed, ClientError, Unavailable, Unreachable
 from opic.client.host_pace import HostPace
 from opic.redaction import without_secret
+from opic.tls import certificate_fault
 
 CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 30.0  # A service whose store hangs answers 503 after ten seconds.
@@ -25,7 +26,6 @@ FIRST_RETRY_SECONDS: Final = 5.0  # For a service that never answered: a wrong a
 BACKOFF_FIRST_SECONDS: Final = 0.1
 BACKOFF_MAX_SECONDS: Final = 10.0
 PROBLEM: Final = "urn:opic:problem:"  # The type of each problem of the service begins so.
-TRUST_IT: Final = "renew it, or name the PEM file with who signed it by SSL_CERT_FILE"
 START_IT: Final = "start the service there with `opic serve`, or give the client the URL that it prints"
 
 P = ParamSpec("P")
@@ -157,8 +157,8 @@ class Connected(Generic[Transport]):
             return BadAnswer(f"{said}{self._url} does not speak HTTP ({why}), so {ANOTHER_PROGRAM}")
         if self._answered:
             return Unreachable(f"{said}no answer from {self._url}: {why}")
-        if "CERTIFICATE_VERIFY_FAILED" in why:
-            return Unreachable(f"{said}the certificate of {self._url} is refused ({why}): {TRUST_IT}")
+        if (fault := certificate_fault(why, "SSL_CERT_FILE")) is not None:
+            return Unreachable(f"{said}the certificate of {self._url} is refused ({why}): {fault}")
         if why.startswith("[SSL"):
             return Unreachable(f"{said}no TLS with {self._url} ({why}): is that an address for http:// instead?")
         if isinstance(error, httpx.ConnectError):

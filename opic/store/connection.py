@@ -17,6 +17,7 @@ from opic.redaction import without_secret
 from opic.store.cluster import ELSEWHERE, MOVING, SCHEMES, SILENT_SECONDS, Cluster, connect_cluster
 from opic.store.library import LoadsLibrary, is_missing
 from opic.store.library import load_functions as _load
+from opic.tls import certificate_fault
 
 # redis-py types each reply as bytes, str or None. Replies are never decoded here; possibly missing ones are checked.
 Client = Any
@@ -27,6 +28,12 @@ ESCAPES = (
     "and '@' as %40"
 )
 FORMS = "use redis://HOST:PORT, rediss://, redis+cluster://, rediss+cluster://, unix:// or embedded:DIR"
+TRUST = "?ssl_ca_certs=FILE in OPIC_STORE"
+OWN_CERTIFICATE = "?ssl_certfile=FILE&ssl_keyfile=FILE in OPIC_STORE"
+BY_ADDRESS = (
+    ". A cluster names its nodes by address, unless they have cluster-announce-hostname, and "
+    "cluster-preferred-endpoint-type hostname"
+)
 RUN_ID = re.compile(rb"run_id:(\w+)")
 RUN = "opic_run_id"  # Attribute of a connection: the run id of its server; empty on a new connection.
 
@@ -146,11 +153,12 @@ def _ours(error: Exception) -> StoreError:
         return StoreError(f"the store's user lacks a permission ({text}): docs/operations.md lists what it needs")
     if "Cluster mode is not enabled" in text:
         return StoreError("the store is not a cluster: use redis:// instead of redis+cluster://")
-    if "SSL" in text or "CERTIFICATE" in text:
-        return StoreUnavailable(
-            f"TLS with the store failed ({text}): does that port speak TLS, and does ?ssl_ca_certs=FILE in OPIC_STORE "
-            "name who signed its certificate?"
-        )
+    if "SSL" in text or "_ssl.c" in text:
+        # A server that wants a certificate of its clients closes the connection without a word in TLS 1.3.
+        open_question = f"does it run, does that port speak TLS, and does it want a certificate ({OWN_CERTIFICATE})?"
+        fault = certificate_fault(text, TRUST, OWN_CERTIFICATE) or open_question
+        by_address = BY_ADDRESS if "IP address mismatch" in text else ""
+        return StoreUnavailable(f"TLS with the store failed ({text}): {fault}{by_address}")
     if isinstance(error, redis.exceptions.ReadOnlyError):
         return StoreUnavailable(f"the store is a replica, which takes no writes: {text}")
     if isinstance(error, (*ELSEWHERE, ClusterError)):

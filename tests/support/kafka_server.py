@@ -3,10 +3,11 @@
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from maven_jars import Jars
-from ports import free_ports
+from ports import free_port, free_ports
 from server_process import ServerFailed, ServerProcess
 from servers import Binary, Missing
 
@@ -27,11 +28,11 @@ PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{plain},SASL://127.0.0.1:{sasl},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{plain},SASL://127.0.0.1:{sasl}
+listeners=PLAINTEXT://127.0.0.1:{plain},SASL://127.0.0.1:{sasl}{listeners},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{plain},SASL://127.0.0.1:{sasl}{listeners}
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT{protocols}
 listener.name.sasl.sasl.enabled.mechanisms=PLAIN
 listener.name.sasl.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
 user_{user}="{password}";
@@ -71,12 +72,23 @@ class Kafka(ServerProcess):
 
     stop_seconds_max = 20.0
 
-    def __init__(self, binary: Binary, more: str = "", jars: Jars = JARS) -> None:
-        """Nothing is started yet; `more` are further lines of its properties."""
+    def __init__(
+        self, binary: Binary, more: str = "", jars: Jars = JARS, listeners: Mapping[str, str] | None = None
+    ) -> None:
+        """Nothing is started yet.
+
+        Args:
+            binary: Java.
+            more: further lines of the properties.
+            jars: of which version.
+            listeners: protocols of further listeners, by name; `at` has their addresses.
+        """
         super().__init__("kafka")
         self._more, self._from = more, jars
         self._java = binary.path
         self._plain, self._sasl, self._controller = free_ports(3)
+        self._listeners = dict(listeners or {})
+        self.at = {name: f"127.0.0.1:{free_port()}" for name in self._listeners}
         self.bootstrap = f"127.0.0.1:{self._plain}"
         self.sasl_bootstrap = f"127.0.0.1:{self._sasl}"  # User and password are USER and PASSWORD.
         self._jars: Path | None = None
@@ -115,6 +127,8 @@ class Kafka(ServerProcess):
         text = PROPERTIES.format(
             plain=self._plain,
             sasl=self._sasl,
+            listeners="".join(f",{name}://{at}" for name, at in self.at.items()),
+            protocols="".join(f",{name}:{protocol}" for name, protocol in self._listeners.items()),
             controller=self._controller,
             logs=self.directory / "logs",
             user=USER,

@@ -30,6 +30,7 @@ from opic.model.events import (
 )
 from opic.redaction import without_secret
 from opic.settings import Settings
+from opic.tls import certificate_fault
 
 log = logging.getLogger("opic.ingest")
 
@@ -83,6 +84,8 @@ _COORDINATOR = (
     broken.NotCoordinatorError,
     broken.CoordinatorLoadInProgressError,
 )
+CAFILE: Final = "OPIC_KAFKA_SSL_CAFILE"
+CERTFILE: Final = "OPIC_KAFKA_SSL_CERTFILE and OPIC_KAFKA_SSL_KEYFILE"
 _TOO_LARGE = (broken.MessageSizeTooLargeError, broken.RecordListTooLargeError)
 
 
@@ -186,6 +189,8 @@ def _connect(
             client.close()
         if not isinstance(error, KafkaUnavailable) or not words.said:
             raise
+        if (fault := certificate_fault(words.said, CAFILE, CERTFILE)) is not None:
+            raise KafkaUnavailable(f"no TLS with Kafka at {where} ({words.said}): {fault}") from error
         hint = ""
         if "disconnected" in words.said or "Sasl" in words.said or "SSL" in words.said:
             hint = "; this is typical of a wrong user name, password or OPIC_KAFKA_SECURITY_PROTOCOL for this port"
