@@ -119,7 +119,7 @@ class Admission:
             self._looked = float("-inf")
         return policy
 
-    def look(self) -> object:
+    def check_policy(self) -> object:
         """Reload the policy if it was last checked LOOK_SECONDS ago or more.
 
         Returns:
@@ -185,7 +185,7 @@ class Admission:
 
     def verdicts(self, snapshot: Snapshot) -> Uint8s:
         """Return the verdicts on a snapshot's pages, (n,) by position. Reads the URLs of all pages not judged yet."""
-        self.look()
+        self.check_policy()
         parts = []
         for shard, part in enumerate(snapshot.parts):
             pages = len(part.state)
@@ -218,7 +218,7 @@ class Admission:
         return self._crawl.steadily(lambda: self._ration(idle=idle))
 
     def _ration(self, *, idle: bool) -> Ration | None:
-        self.look()
+        self.check_policy()
         with self._lock:
             self._weigh()
             weighed, traps = self._weighed, self._policy.traps
@@ -228,12 +228,12 @@ class Admission:
             room = np.repeat(np.array(most, np.int64), [len(weighed.large), len(weighed.site)])
             if idle:
                 now = time.monotonic()
-                for site, at in self._spared.items():
-                    if (group := weighed.site.get(site)) is not None and now - at < SPARED_SECONDS:
+                for site, spared_at in self._spared.items():
+                    if (group := weighed.site.get(site)) is not None and now - spared_at < SPARED_SECONDS:
                         room[group] = 0
             ration = Ration(weighed.groups(), room)
             if not idle:
-                ration.take(self._window)
+                ration.count_chosen(self._window)
             return ration
 
     def note(self, hosts: Sequence[int]) -> None:
@@ -289,7 +289,7 @@ class Admission:
             if policy is self._policy and names is self._table:  # Otherwise everything starts over.
                 self._weighed_at, self._weighing_took = time.monotonic(), time.thread_time() - began
                 self._weighed = weighed
-                self._spared = {site: at for site, at in self._spared.items() if site in weighed.site}
+                self._spared = {site: spared_at for site, spared_at in self._spared.items() if site in weighed.site}
 
     def _is_wanted(self, host: str, book: RuleBook) -> bool:
         """Return whether the operator named a host or a site, so that its size is no reason to hold it back."""
@@ -305,7 +305,7 @@ class Admission:
         """
         url = canonical_url(url, normalization=self._crawl.rules.normalization)
         with self._lock:
-            self.look()
+            self.check_policy()
             policy = self._policy
             rules = self._why_shape(url, policy)
             host, site = host_of(url), registered_domain(host_of(url))
@@ -331,10 +331,10 @@ class Admission:
         verdict = Shapes(policy.traps, self._year).judge(url)
         if verdict == Verdict.FREE:
             # The date rule depends on how many dates were known before this URL; only its stored verdict tells.
-            place = self._crawl.ids_of([url])[0]
-            if place is not None:
-                self.judge(place[0], np.array([place[1]]))
-                verdict = Verdict(int(self._verdicts[place[0]].of(np.array([place[1]]))[0]))
+            page = self._crawl.ids_of([url])[0]
+            if page is not None:
+                self.judge(page[0], np.array([page[1]]))
+                verdict = Verdict(int(self._verdicts[page[0]].verdicts_of(np.array([page[1]]))[0]))
         if verdict <= Verdict.DENIED:
             return []
         return [AppliedRule(f"trap: {verdict.name.lower()}", f"deny: {policy.traps.effect(verdict)}")]

@@ -63,8 +63,8 @@ class StoredPolicy:
     def version(self) -> bytes | None:
         """Return the version of the policy; None if none was set."""
         with store_errors():
-            found: bytes | None = self._crawl.client.hget(self._key, "version")
-        return found
+            version: bytes | None = self._crawl.client.hget(self._key, "version")
+        return version
 
     def read(self) -> Policy:
         """Return the current policy."""

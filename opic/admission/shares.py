@@ -42,9 +42,9 @@ class Weighed:
 
     def __init__(self, crawl: Crawl, large: Iterable[int] = (), sites: Iterable[str] = ()) -> None:
         self._tables, self.large = [replica.hosts for replica in crawl.replicas], sorted(large)
-        self.site = {site: len(self.large) + at for at, site in enumerate(sites)}
+        self.site = {site: len(self.large) + number for number, site in enumerate(sites)}
         groups: list[int | str] = [*self.large, *self.site]
-        self.group_of = {key: at for at, key in enumerate(groups)}  # By host or site.
+        self.group_of = {key: group for group, key in enumerate(groups)}  # By host or site.
         self._groups = np.full(0, -1, np.int32)
         self._filled = [0] * len(self._tables)  # Number of hosts of each shard that have their group.
 
@@ -74,8 +74,8 @@ class Weighed:
 
 def grouped(groups: Int32s, hosts: Iterable[int]) -> Int32s:
     """Return the groups of those of these hosts that have one; numbers from before a reload may be too large."""
-    found = groups[[host for host in hosts if host < len(groups)]]
-    return found[found >= 0]
+    known = groups[[host for host in hosts if host < len(groups)]]
+    return known[known >= 0]
 
 
 def large_hosts(crawl: Crawl, traps: Traps) -> list[int]:
@@ -147,14 +147,14 @@ class Ration:
             limited = groups[watched]
             order = np.argsort(limited, kind="stable")
             ordered = limited[order]
-            place = np.arange(len(limited)) - np.searchsorted(ordered, ordered)  # Of each page within its group.
-            kept = order[place < self._left[ordered]]
+            rank = np.arange(len(limited)) - np.searchsorted(ordered, ordered)  # Of each page within its group.
+            kept = order[rank < self._left[ordered]]
             fits[watched[kept]] = True
             self._left -= np.bincount(limited[kept], minlength=len(self._left))
             self.refused |= len(kept) < len(limited)
         return fits
 
-    def take(self, hosts: Iterable[int]) -> None:
+    def count_chosen(self, hosts: Iterable[int]) -> None:
         """Count pages of these hosts as chosen, and undo the other counts of `fit`."""
         counts = np.bincount(grouped(self._groups, hosts), minlength=len(self._room))
         self._room = np.maximum(self._room - counts, 0)

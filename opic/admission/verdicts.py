@@ -78,13 +78,13 @@ class Verdicts:
         """Whether there are pages whose turn has not come."""
         return self.pages < len(self._replica)
 
-    def of(self, ids: Int64s) -> Uint8s:
+    def verdicts_of(self, ids: Int64s) -> Uint8s:
         """Return the verdicts on pages, those by former rules included; 0 for pages never judged."""
         return values_at(self._of_page, ids, 0) & VERDICT
 
     def shut(self, ids: Int64s) -> Bools:
         """Return a mask of the pages that must not be offered; pages never judged are not among them."""
-        return is_shut(self.of(ids))
+        return is_shut(self.verdicts_of(ids))
 
     def revisit_seconds(self, ids: Int64s) -> Any:
         """Return the revisit times that rules set for pages, NaN where none does; None if no rule sets any."""
@@ -128,15 +128,15 @@ class Verdicts:
         book, terms = self._book, np.zeros(len(ids), np.uint16)
         if book.rules or self._scoped:
             hosts = (self._replica.columns.host[ids].astype(np.int64) * len(self._crawl) + self._shard).tolist()
-            for at, (url, host) in enumerate(zip(urls, hosts, strict=True)):
+            for index, (url, host) in enumerate(zip(urls, hosts, strict=True)):
                 inside, among = terms_of(host)
                 if not url.startswith(inside):
-                    said[at] = Verdict.OUTSIDE
+                    said[index] = Verdict.OUTSIDE
                 elif among and (number := book.first(url, among)) is not None:
                     rule = book.rules[number]
-                    said[at] = Verdict.ALLOWED if rule.effect == "allow" else Verdict.DENIED
+                    said[index] = Verdict.ALLOWED if rule.effect == "allow" else Verdict.DENIED
                     if rule.revisit_seconds is not None:
-                        terms[at] = self._term_of[rule.revisit_seconds]
+                        terms[index] = self._term_of[rule.revisit_seconds]
         verdicts = np.frombuffer(said, np.uint8)
         changed = self.shut(ids) != is_shut(verdicts)
         # A column that grows is a new array. Other threads may still read the old one; they hear of the change later.
@@ -149,8 +149,8 @@ class Verdicts:
         if pages > len(self._of_page):
             self._of_page = grown(self._of_page, max(pages, len(self._replica)))
         self._of_page[ids] = verdicts | JUDGED
-        found: Int64s = ids[changed]
-        return found
+        changed_ids: Int64s = ids[changed]
+        return changed_ids
 
 
 def is_shut(verdicts: Uint8s) -> Bools:

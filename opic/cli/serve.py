@@ -134,13 +134,13 @@ def doctor(*, chosen: ResultChosen) -> None:
 
     Exit status 1 if a check fails.
     """
-    from opic.ops.doctor import look
+    from opic.ops.doctor import run_checks
 
-    found = list(look(chosen.settings))
+    found = list(run_checks(chosen.settings))
     if chosen.as_json:
-        print_json({"checks": [{"check": f.check, "verdict": f.verdict, "found": f.found} for f in found]})
+        print_json({"checks": [{"check": f.check, "verdict": f.verdict, "found": f.text} for f in found]})
     else:
         for f in found:
-            print(f"{f.verdict:<4}\t{f.check}\t{f.found}")
+            print(f"{f.verdict:<4}\t{f.check}\t{f.text}")
     if any(f.verdict == "FAIL" for f in found):
         raise typer.Exit(FOUND_A_PROBLEM)

@@ -226,7 +226,7 @@ class Choices:
     def _fit_of(self, ration: Ration | None) -> Fit | None:
         if ration is None:
             return None
-        ration.take(())  # A former choice may have been dropped.
+        ration.count_chosen(())  # A former choice may have been dropped.
         shards = len(self._crawl)
         return lambda of_shards, hosts: ration.fit(hosts * shards + of_shards)
 

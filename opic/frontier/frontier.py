@@ -206,11 +206,11 @@ class Frontier:
         return self.crawl.steadily(lambda: self._explained(canonical))
 
     def _explained(self, canonical: str) -> Standing | None:
-        (place,), rows = self.crawl.look([canonical])
+        (place,), rows = self.crawl.find_rows([canonical])
         if place is None:
             return None
         if self.admission is not None:
-            self.admission.look()
+            self.admission.check_policy()
             self.admission.judge(place[0], np.array([place[1]]))
         standing = PageStanding.read(self.crawl, place, canonical, rows, self.politeness, self.admission)
         with self.crawl.replicas[place[0]].lock:

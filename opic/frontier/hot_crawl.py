@@ -148,7 +148,7 @@ class HotCrawl:
     def _judge_more(self) -> None:
         if self._admission is None:
             return
-        rules = self._admission.look()
+        rules = self._admission.check_policy()
         if rules is not self._rules:
             self._rules = rules
             for shard in range(len(self.crawl)):

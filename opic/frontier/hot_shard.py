@@ -99,7 +99,7 @@ class ShardColumns:
 
     def nearness(self, ids: Int64s) -> Int64s:
         """Return the nearness of pages, 0 where their depth is unknown."""
-        return self._replica.columns.of("nearness", ids).astype(np.int64)
+        return self._replica.columns.values_of("nearness", ids).astype(np.int64)
 
     def within_depth(self, least: int) -> Int64s:
         """Return the ids of the pages whose nearness is at least `least`, ascending."""

@@ -33,7 +33,7 @@ class DrawnByYields(Arrivals):
 
     def weights(self, ids: Int64s) -> Float64s:
         """Return the values of the column."""
-        found: Float64s = self._replica.columns.of(self._column, ids).astype(np.float64)
+        found: Float64s = self._replica.columns.values_of(self._column, ids).astype(np.float64)
         return found
 
 

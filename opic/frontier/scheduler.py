@@ -297,7 +297,7 @@ class FrontierScheduler:
         self.choices.taken(by, picked.first(at))
         self._reserve(taken)
         if ration is not None:
-            ration.take((taken.hosts * len(self.crawl) + taken.shards).tolist())
+            ration.count_chosen((taken.hosts * len(self.crawl) + taken.shards).tolist())
             self._rationed |= ration.refused
         return chosen
 

@@ -193,7 +193,7 @@ def _terms_of(replica: Replica, revisit: RevisitTerms, ids: Int64s) -> tuple[flo
     """Return when a page is due after its last read, its revisit time, failures, `not_before`, and priority."""
     with replica.lock:
         due, seconds = (0.0 if found is None else float(found[0]) for found in (revisit.due(ids), revisit.seconds(ids)))
-        (failed,), (not_before_us,), (priority,) = (part.tolist() for part in replica.offers.of(ids))
+        (failed,), (not_before_us,), (priority,) = (part.tolist() for part in replica.offers.columns_of(ids))
     return due, seconds, failed, not_before_us / MILLION, priority
 
 

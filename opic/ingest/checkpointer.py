@@ -46,7 +46,7 @@ LOOKS_A_BUDGET: Final = 64
 WRITTEN_BY: Final = 0.6  # Fraction of the budget by which all blocks that were dirty have been written.
 CALL_BYTES_AIM: Final = 128 << 10  # Bytes of blocks per call: blocks the server for less than half a millisecond.
 PURGE_SECONDS_MAX: Final = 60.0  # URLs of forgotten pages are stored no longer, however often pages are forgotten.
-BITS: Final = {name: 1 << at for at, name in enumerate((*BY_KEY, FINGERPRINTS, HISTORIES, URLS))}
+BITS: Final = {name: 1 << bit for bit, name in enumerate((*BY_KEY, FINGERPRINTS, HISTORIES, URLS))}
 NEW: Final = (1 << len(BITS)) - 1
 CLEAN: Final = 0
 
@@ -205,10 +205,10 @@ class Checkpointer:
         if not wanted:
             return {}
         with store_errors():
-            found = dict(zip(wanted, self.client.hmget(self.keys.block(block), wanted), strict=True))
+            stored = dict(zip(wanted, self.client.hmget(self.keys.block(block), wanted), strict=True))
         return {
             name: pack_lines(without_forgotten(self.replica, fields[name] * URLS_A_FIELD, unpack_urls(packed)))
-            for name, packed in found.items()
+            for name, packed in stored.items()
             if packed is not None
         }
 
@@ -285,8 +285,8 @@ class Checkpointer:
 
     def _learn(self, blocks: Int64s) -> None:
         """Read the LSNs of blocks from the store: another worker may have written them."""
-        found = ask(self.client, [["HGET", self.keys.block(block), "l"] for block in blocks.tolist()])
-        for block, text in zip(blocks.tolist(), found, strict=True):
+        lsns = ask(self.client, [["HGET", self.keys.block(block), "l"] for block in blocks.tolist()])
+        for block, text in zip(blocks.tolist(), lsns, strict=True):
             if (lsn := int(text or 0)) >= self._blocks.touched[block]:
                 self._blocks.since[block], self._blocks.fields[block] = CLEAN, 0
                 self._blank.pop(block, None)

@@ -28,7 +28,7 @@ def pages_left(classes: WeightClasses, offset: int) -> range:
 def next_records(classes: WeightClasses, offset: int, time_us: int) -> list[Record]:
     """Return the next records of a shard's sweep: each names the pages that it has classified again."""
     left, base = pages_left(classes, offset), classes.version << SWEEP_BITS
-    parts = [left[at : at + CLASSIFIED_MAX] for at in range(0, len(left), CLASSIFIED_MAX)]
+    parts = [left[start : start + CLASSIFIED_MAX] for start in range(0, len(left), CLASSIFIED_MAX)]
     return [
         Record(base + part.stop - 1, time_us, encode_ids((part.start, part.stop)), "classify")
         for part in parts[:RECORDS_A_DELIVERY]

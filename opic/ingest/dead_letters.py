@@ -43,7 +43,7 @@ class Letter:
         return {**asdict(self), "value": self.value.decode("utf-8", "backslashreplace")}
 
     @property
-    def place(self) -> str:
+    def origin(self) -> str:
         """Where it was, as TOPIC/PARTITION@OFFSET, or TOPIC/PARTITION@OFFSET[INDEX] for an event of an array."""
         index = "" if self.index is None else f"[{self.index}]"
         return f"{self.topic}/{self.partition}@{self.offset}{index}"
@@ -53,7 +53,7 @@ class Letter:
         if self.value_bytes > len(self.value):
             log.warning(
                 "%s can't be published again: the dead letter has only the first %s of its %s bytes",
-                self.place, f"{len(self.value):,}", f"{self.value_bytes:,}",
+                self.origin, f"{len(self.value):,}", f"{self.value_bytes:,}",
             )  # fmt: skip
             return False
         return True
@@ -79,8 +79,8 @@ class Dropped(NamedTuple):
     def of(cls, crawl: Crawl) -> "Dropped":
         """Read the counts of all shards."""
         names = ("letters_dropped", "letters_dropped_bytes")
-        found = crawl.ask([["HMGET", shard.keys.metrics, *names] for shard in crawl.shards])
-        return cls(*(sum(int(count or 0) for count in counts) for counts in zip(*found, strict=True)))
+        rows = crawl.ask([["HMGET", shard.keys.metrics, *names] for shard in crawl.shards])
+        return cls(*(sum(int(count or 0) for count in counts) for counts in zip(*rows, strict=True)))
 
 
 def stored(shard: Shard, after: str = "-") -> list[Letter]:

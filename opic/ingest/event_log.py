@@ -153,11 +153,11 @@ class EventLog:
         if kind not in RECORD_KINDS:
             raise BadInput(f"a record is of kind {' or '.join(RECORD_KINDS)}, not {kind!r}")
         values = self._records(values) if kind == "event" else values
-        end, at, era = self.end() if not values else 0, 0, ANY_ERA
-        while at < len(values):
-            stop = _stop(values, at)
-            _, end, era = self._append(values[at:stop], time_us, kind, era=era)
-            at = stop
+        end, start, era = self.end() if not values else 0, 0, ANY_ERA
+        while start < len(values):
+            stop = _stop(values, start)
+            _, end, era = self._append(values[start:stop], time_us, kind, era=era)
+            start = stop
         positions = LogPositions({self.partition: int(end)})
         positions.era = era
         return positions
@@ -170,10 +170,10 @@ class EventLog:
         """
         keys = self.keys
         with store_errors():
-            found = self.client.fcall_ro("opic_5_begun", 3, keys.calls, keys.call_ends, keys.meta, call.key)
-        if not found:
+            answer = self.client.fcall_ro("opic_5_begun", 3, keys.calls, keys.call_ends, keys.meta, call.key)
+        if not answer:
             return None
-        packed, era = found
+        packed, era = answer
         body, terms, done = msgpack.unpackb(packed, raw=True)
         if body != call.body:
             raise _reused()
@@ -219,12 +219,12 @@ class EventLog:
         self, call: KeyedCall, values: Sequence[bytes], begun: Begun | None, terms: AppendTerms
     ) -> Positions | None:
         """Append the events of a call as `append_once`, but remember one without values too: others are elsewhere."""
-        at, remembered, era = begun.done if begun else 0, begun is not None, begun.era if begun else ANY_ERA
+        start, remembered, era = begun.done if begun else 0, begun is not None, begun.era if begun else ANY_ERA
         values, end = self._records(values), 0
-        while at < len(values) or not remembered:
-            stop = _stop(values, at)
+        while start < len(values) or not remembered:
+            stop = _stop(values, start)
             status, *more = self._append(
-                values[at:stop], terms.time_us, "event", (call.key, call.body, terms.pack(), at), era
+                values[start:stop], terms.time_us, "event", (call.key, call.body, terms.pack(), start), era
             )
             if status == b"OTHER":
                 raise _reused()
@@ -239,9 +239,9 @@ class EventLog:
             if status == b"AT":
                 if more[0] != terms.pack():
                     return None
-                at, end = int(more[1]), 0  # Another caller appended up to there, and knows where that ends.
+                start, end = int(more[1]), 0  # Another caller appended up to there, and knows where that ends.
             else:
-                at, end = stop, int(more[0])
+                start, end = stop, int(more[0])
             remembered, era = True, more[-1]
         positions = LogPositions({self.partition: end or self.end()})
         positions.era = era
@@ -306,14 +306,14 @@ class EventLog:
         records: list[Record] = []
         size = 0
         while len(records) < count and size < BYTES_A_READ:
-            at, most = records[-1].offset + 1 if records else offset, min(count - len(records), RECORDS_A_READ)
+            next_offset, most = records[-1].offset + 1 if records else offset, min(count - len(records), RECORDS_A_READ)
             with store_errors():
                 if wait_seconds and not records:
-                    after = f"1-{at - 1}" if at else "0"
-                    found = self.client.xread({self.keys.log: after}, count=most, block=round(wait_seconds * 1000))
-                    entries = found[0][1] if found else []
+                    after = f"1-{next_offset - 1}" if next_offset else "0"
+                    reply = self.client.xread({self.keys.log: after}, count=most, block=round(wait_seconds * 1000))
+                    entries = reply[0][1] if reply else []
                 else:
-                    entries = self.client.xrange(self.keys.log, min=f"1-{at}", count=most)
+                    entries = self.client.xrange(self.keys.log, min=f"1-{next_offset}", count=most)
             for entry_id, fields in entries:
                 number = int(entry_id.partition(b"-")[2])
                 records.append(Record(number, int(fields[b"t"]), fields[b"v"], fields[b"k"].decode()))
@@ -334,10 +334,10 @@ def offsets_of(fields: Mapping[bytes, bytes]) -> int:
     return int(fields.get(b"n", 1))
 
 
-def _stop(values: Sequence[bytes], at: int) -> int:
-    """Return where the append that starts at `at` ends."""
-    stop, size = at, 0
-    while stop < len(values) and stop - at < VALUES_A_CALL and (stop == at or size < BYTES_A_CALL):
+def _stop(values: Sequence[bytes], start: int) -> int:
+    """Return where the append that begins at `start` ends."""
+    stop, size = start, 0
+    while stop < len(values) and stop - start < VALUES_A_CALL and (stop == start or size < BYTES_A_CALL):
         size += len(values[stop])
         stop += 1
     return stop

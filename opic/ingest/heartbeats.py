@@ -34,7 +34,11 @@ class Heartbeat:
             return
         now = int(time.time())
         with store_errors():
-            old = [field for field, at in _beats(self._client.hgetall(self._key)).items() if now - at > KEPT_SECONDS]
+            old = [
+                field
+                for field, beat_at in _beats(self._client.hgetall(self._key)).items()
+                if now - beat_at > KEPT_SECONDS
+            ]
             with self._client.pipeline(transaction=True) as pipe:
                 pipe.hset(self._key, self._field, now)
                 if old:
@@ -65,7 +69,7 @@ def workers_seen(client: Client, keys: Keys) -> WorkersSeen:
     """Ask which workers of a crawl are there; `keys` are those of its first shard."""
     with store_errors():
         beats = _beats(client.hgetall(keys.metrics)).values()
-    ages = [max(time.time() - at, 0.0) for at in beats]
+    ages = [max(time.time() - beat_at, 0.0) for beat_at in beats]
     return WorkersSeen(sum(age < ALIVE_SECONDS for age in ages), min(ages, default=None))
 
 
@@ -113,4 +117,4 @@ def workers_missing(seen: WorkersSeen, waiting: int, applied_seconds: float | No
 
 
 def _beats(stored: Mapping[bytes, bytes]) -> dict[bytes, int]:
-    return {field: int(at) for field, at in stored.items() if field.startswith(PREFIX.encode())}
+    return {field: int(beat_at) for field, beat_at in stored.items() if field.startswith(PREFIX.encode())}

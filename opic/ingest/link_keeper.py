@@ -158,23 +158,23 @@ class LinkKeeper:
         if self._replica.trust is not None:
             yield from (waiting for waiting in self._waiting if waiting.lsn >= self._replica.keeping.since)
 
-    def _valid(self, found: LinkList) -> LinkList:
+    def _valid(self, stored: LinkList) -> LinkList:
         """Return what counts of the segments that are there."""
-        return found._replace(live=()) if self._replica.trust is None else found.counting(self._replica.keeping.since)
+        return stored._replace(live=()) if self._replica.trust is None else stored.counting(self._replica.keeping.since)
 
     # What the store has.
 
     def _learn(self) -> None:
         """Look at what the store has: another worker may have written it, or an answer may have been lost."""
         while True:
-            found = read_list(self._client, self._keys)
-            if self._learned and found.version == self._list.version:
+            stored = read_list(self._client, self._keys)
+            if self._learned and stored.version == self._list.version:
                 break
-            self._list, self._learned = found, False
-            found = self._valid(found)  # The rest is left to `_deletions`.
-            for number in self._segments.keys() - set(found.live):
+            self._list, self._learned = stored, False
+            stored = self._valid(stored)  # The rest is left to `_deletions`.
+            for number in self._segments.keys() - set(stored.live):
                 del self._segments[number]
-            if all(map(self._read_pages, [number for number in found.live if number not in self._segments])):
+            if all(map(self._read_pages, [number for number in stored.live if number not in self._segments])):
                 self._reserve(self._replica.pages)
                 counts = np.bincount(self._segment_of, minlength=max(self._segments, default=0) + 1)
                 for number, segment in self._segments.items():
@@ -216,9 +216,9 @@ class LinkKeeper:
             self._learn()
         parts = self._parts()
         calls = self._merges(head, len(parts) + 1)
-        for at, links in enumerate(parts):
+        for index, links in enumerate(parts):
             before = calls[-1].after if calls else self._valid(self._list)
-            lsn = head.lsn if at == len(parts) - 1 else before.lsn
+            lsn = head.lsn if index == len(parts) - 1 else before.lsn
             calls.append(self._call(head, before._replace(lsn=lsn), links))
         if calls:
             calls[-1].dead, calls[-1].last = self._dead(), True
@@ -227,8 +227,8 @@ class LinkKeeper:
 
     def _deletions(self, head: Head) -> list[LinksCall]:
         """Return calls that delete the segments of an earlier keeping; none if there are none."""
-        found, calls = read_list(self._client, self._keys), list[LinksCall]()
-        if found.live and not self._valid(found).live:
+        stored, calls = read_list(self._client, self._keys), list[LinksCall]()
+        if stored.live and not self._valid(stored).live:
             self._learn()
             before = self._list
             while before.live:

@@ -25,9 +25,9 @@ def cut_stream(file: BinaryIO, bytes_max: int) -> Iterator[bytes]:
             nested too deeply, or is longer than `bytes_max`.
     """
     unpacker: Any = msgpack.Unpacker(max_buffer_size=bytes_max + 2 * READ_BYTES)
-    held, start = bytearray(), 0  # The part of the stream from `start` on that is in memory.
+    buffer, start = bytearray(), 0  # The part of the stream from `start` on that is in memory.
     while chunk := file.read(READ_BYTES):
-        held += chunk
+        buffer += chunk
         unpacker.feed(chunk)
         used = 0
         try:
@@ -36,7 +36,7 @@ def cut_stream(file: BinaryIO, bytes_max: int) -> Iterator[bytes]:
                 end = unpacker.tell() - start
                 if end - used > bytes_max:
                     raise _too_long(start + used, bytes_max)
-                value = bytes(held[used:end])
+                value = bytes(buffer[used:end])
                 if WRAPPING in value:
                     _whole(value)
                 yield value
@@ -49,13 +49,13 @@ def cut_stream(file: BinaryIO, bytes_max: int) -> Iterator[bytes]:
             raise BadFraming(f"no MessagePack value starts like something behind byte {start + used:,}") from None
         except msgpack.StackError:
             raise BadFraming(f"the value at byte {start + used:,} is nested too deeply") from None
-        del held[:used]
+        del buffer[:used]
         start += used
-        if len(held) > bytes_max:
+        if len(buffer) > bytes_max:
             raise _too_long(start, bytes_max)
-    if held:
+    if buffer:
         raise BadFraming(f"it ends in the middle of the value at byte {start:,}")
 
 
-def _too_long(at: int, bytes_max: int) -> BadFraming:
-    return BadFraming(f"the value at byte {at:,} is of over OPIC_MAX_BODY_BYTES {bytes_max:,} bytes")
+def _too_long(offset: int, bytes_max: int) -> BadFraming:
+    return BadFraming(f"the value at byte {offset:,} is of over OPIC_MAX_BODY_BYTES {bytes_max:,} bytes")

@@ -107,9 +107,9 @@ class Publisher(AbstractContextManager["Publisher"]):
             BadEvent: the event is invalid; nothing was sent.
             KafkaUnavailable: an event sent before was not delivered.
         """
-        at = time.time() if fetched_at is None else fetched_at
+        read_at = time.time() if fetched_at is None else fetched_at
         notes = None if meta is None else dict(meta)
-        self.send(CrawlEvent(url, list(links), at, status, redirect, excluded, list(tags), crawler, depth, notes))
+        self.send(CrawlEvent(url, list(links), read_at, status, redirect, excluded, list(tags), crawler, depth, notes))
 
     def send(self, event: CrawlEvent) -> None:
         """Send one crawl event given as an object; see `publish`."""
@@ -195,7 +195,9 @@ class Publisher(AbstractContextManager["Publisher"]):
         self._thread.join()
         self._producer.close()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         """Deliver the remaining events, unless the block raised an exception, and close."""
         if error is None:
             self.close()

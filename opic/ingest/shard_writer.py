@@ -120,18 +120,18 @@ class ShardWriter:
             UrlMissing: a URL is missing.
         """
         try:
-            found = read_urls(self.shard.client, self.shard.keys, self.replica, ids)
+            urls = read_urls(self.shard.client, self.shard.keys, self.replica, ids)
         except UrlMissing as error:
             if self.shard.run_now() != self.shard.run_id:
                 raise StoreUnavailable(f"the server of shard {self.shard.number} has restarted") from error
             raise
-        if blank := [page for page, url in found.items() if not url]:
+        if blank := [page for page, url in urls.items() if not url]:
             with store_errors():
                 head = head_of(self.shard.client.hmget(self.shard.keys.head, "lsn", "digest"))
             if head == self.replica.head:
                 raise UrlMissing(self.shard.number, blank[0])
             raise FenceMoved("another worker forgot pages")
-        return found
+        return urls
 
     def marks(self, pages: int) -> NDArray[np.bool_]:
         """Return a reusable array of at least `pages` flags, all False; the caller must reset those that it sets."""
@@ -159,11 +159,11 @@ class ShardWriter:
         on_step: Callable[[Step], object] = lambda _: None,
         since: int = 0,
     ) -> None:
-        """Apply records of one partition. There are no records between offset `since` and the first. See `take`."""
+        """Apply records of one partition. None lie between offset `since` and the first; see `apply_inputs`."""
         self.expect(partition, since)
-        self.take([Input(partition, record) for record in records], on_step)
+        self.apply_inputs([Input(partition, record) for record in records], on_step)
 
-    def take(self, inputs: Sequence[Input], on_step: Callable[[Step], object] = lambda _: None) -> None:
+    def apply_inputs(self, inputs: Sequence[Input], on_step: Callable[[Step], object] = lambda _: None) -> None:
         """Apply records, each once; records that already took effect are skipped.
 
         Args:
@@ -217,9 +217,9 @@ class ShardWriter:
             inputs = [item for item in inputs if item.record.offset >= offsets[item.partition]]
             if len(self.far) > FAR_MAX:
                 self.far.clear()
-            at = 0
-            while at < len(inputs) or sent is not None:
-                batch = Batch(self, inputs, at) if at < len(inputs) else None
+            start = 0
+            while start < len(inputs) or sent is not None:
+                batch = Batch(self, inputs, start) if start < len(inputs) else None
                 names = batch.call_names() if batch is not None else []
                 if names and sent is not None:  # `_seen` must include its calls.
                     since, sent = self._confirmed(line, sent, on_step, since), None
@@ -229,7 +229,7 @@ class ShardWriter:
                     since, sent = self._confirmed(line, sent, on_step, since), None
                 if batch is not None:
                     sent = self._append(line, batch)
-                    at = batch.end
+                    start = batch.end
         except BaseException:
             self._stale = True
             self.far.drop()  # Shared with the other writers, which must find all sums at zero.
@@ -243,7 +243,7 @@ class ShardWriter:
     def _append(self, line: Line, batch: Batch) -> _Sent:
         """Send a batch's record, followed by the checkpoint writes that are due."""
         effect, replica = batch.effect, self.replica
-        step = self._steps.of(batch, replica.head, replica.books, self._next, self.retry_seconds, self.waits_max)
+        step = self._steps.call_for(batch, replica.head, replica.books, self._next, self.retry_seconds, self.waits_max)
         self.checkpointer.ours = True
         kept = self.replica.apply(effect, keep=True)
         self.checkpointer.ours = False
@@ -285,8 +285,8 @@ class ShardWriter:
         self._next |= sent.batch.offsets
         self._known |= sent.batch.offsets
         self._steps.confirm()
-        for one in sent.batch.inputs:
-            one.events = None  # They are not needed again, and those of a whole poll would take much memory.
+        for item in sent.batch.inputs:
+            item.events = None  # They are not needed again, and those of a whole poll would take much memory.
         if sent.trim is not None:
             self._take_trim(sent.trim, line)
         if sent.written:
@@ -354,7 +354,7 @@ class ShardWriter:
         else:  # A later trim frees more.
             log.warning("shard %d: trimming the journal was refused: %s", self.shard.number, answer)
 
-    def look(self) -> None:
+    def check_run(self) -> None:
         """Check whether the server restarted; if so, reload, since cached state is valid for one run only."""
         self._line().close()
 
@@ -409,9 +409,9 @@ class ShardWriter:
 
     def note_offsets(self, partitions: Iterable[str], stored: Sequence[bytes | None]) -> dict[str, int]:
         """Take over the next offsets of partitions as the store has them, and return them."""
-        found = {name: int(offset or 0) for name, offset in zip(partitions, stored, strict=True)}
-        self._next |= found
-        return found
+        offsets = {name: int(offset or 0) for name, offset in zip(partitions, stored, strict=True)}
+        self._next |= offsets
+        return offsets
 
     def _offsets_held(self, partitions: Iterable[str]) -> dict[str, int]:
         """Return the next offsets of partitions; raise TailLost if one is lower than before."""

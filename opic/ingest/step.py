@@ -43,7 +43,7 @@ class Step:
             seconds,
             len(batch.events),
             batch.named.looked_up,
-            batch.named.found,
+            batch.named.hits,
             round_trips,
             sum(event.links_left_out for event in events),
             sum(batch.named.refused.values()),
@@ -62,7 +62,7 @@ class StepCalls:
         self._keys, self._known_since = keys, KnownSinceNotes()
         self._kept = kept.letter_bytes_max // shards, kept.meta_bytes_max // shards
 
-    def of(  # noqa: PLR0917 - the fields of the call
+    def call_for(  # noqa: PLR0917 - the fields of the call
         self,
         batch: Batch,
         head: Head,
@@ -83,7 +83,7 @@ class StepCalls:
         """
         keys, effect = self._keys, batch.effect
         record = effect.pack()
-        advances = [text for name, at in batch.offsets.items() for text in (name, str(offsets[name]), str(at))]
+        advances = [text for name, end in batch.offsets.items() for text in (name, str(offsets[name]), str(end))]
         outboxes = [part for to, sent in batch.outboxes.items() for part in (str(to), str(sent[0]), *sent[1:])]
         senders, forgotten = _senders(batch), effect.forgotten.tolist()
         since = self._known_since.entries(
@@ -148,8 +148,8 @@ def _waits_asked(batch: Batch) -> list[float]:
 
 def _refused(batch: Batch) -> list[tuple[str, str]]:
     """Return the pages whose events became dead letters, as far as these name one, each with the reason."""
-    found = []
+    refused = []
     for reason, value in zip(batch.letters[::6], batch.letters[4::6], strict=True):
         if isinstance(value, bytes) and (page := page_of(value, batch.named.context.limits)) is not None:
-            found.append((page, str(reason)))
-    return found
+            refused.append((page, str(reason)))
+    return refused

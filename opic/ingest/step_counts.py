@@ -146,9 +146,9 @@ def _class(value: float, bounds: Iterable[float]) -> str:
     return next((str(bound) for bound in bounds if value <= bound), "inf")
 
 
-def _buckets(found: Mapping[str, int], bounds: Iterable[float], prefix: str = "") -> Buckets:
+def _buckets(counts: Mapping[str, int], bounds: Iterable[float], prefix: str = "") -> Buckets:
     buckets, total = [], 0
     for bound in bounds:
-        total += found.get(f"{prefix}{bound}", 0)
+        total += counts.get(f"{prefix}{bound}", 0)
         buckets.append((str(float(bound)), float(total)))
-    return [*buckets, ("+Inf", float(total + found.get(prefix + "inf", 0)))]
+    return [*buckets, ("+Inf", float(total + counts.get(prefix + "inf", 0)))]

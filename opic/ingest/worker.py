@@ -143,8 +143,8 @@ class LogSource:
 
     def lag(self) -> Mapping[str, Lag]:
         """Return the number of waiting records; their age is not known here."""
-        at = self._offset if self._offset is not None else self._resume(self._source.partition)
-        return {self._source.partition: Lag(max(0, self._source.end() - at), 0.0)}
+        offset = self._offset if self._offset is not None else self._resume(self._source.partition)
+        return {self._source.partition: Lag(max(0, self._source.end() - offset), 0.0)}
 
 
 class WorkerWatch:
@@ -312,9 +312,9 @@ class _Positions:
 
     def apply(self, takings: Sequence[Taken], on_step: Callable[[Step], object]) -> list[Taken]:
         """Apply those records that follow what the store has, and return them; the others are read again."""
-        held = [taken for taken in takings if self.holds(taken.partition, taken.since)]
-        self._writer.apply_together(held, on_step)
-        return held
+        current = [taken for taken in takings if self.holds(taken.partition, taken.since)]
+        self._writer.apply_together(current, on_step)
+        return current
 
     def holds(self, partition: str, offset: int) -> bool:
         """Return whether the store has all records below an offset; if not, read from its resume point again."""

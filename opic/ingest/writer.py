@@ -176,9 +176,9 @@ class Writer:
         with store_errors():
             rests_on = self.crawl.client.hmget(home.keys.resume, [f"{partition}@{shard}" for shard in shards])
         # Read after `rests_on`: offsets only grow, unless writes were lost.
-        found = self.crawl.ask([["HGET", shard.keys.offsets, partition] for shard in self.crawl.shards])
+        stored = self.crawl.ask([["HGET", shard.keys.offsets, partition] for shard in self.crawl.shards])
         behind = {}
-        for shard, wanted, offset in zip(shards, rests_on, found, strict=True):
+        for shard, wanted, offset in zip(shards, rests_on, stored, strict=True):
             if int(offset or 0) < int(wanted or 0):
                 log.warning(
                     "shard %d is at %s@%d, but the resume point assumes %s: its server lost its last records; "
@@ -257,16 +257,16 @@ class Writer:
         At the beginning of a crawl, shards would else read their pages before they know those that others link to.
         Later a portion is as much as is decoded at once.
         """
-        size, at = max(sum(store.replica.books.reads for store in self.stores), 1), 0
-        while at < len(records):
-            stop, events = at, 0
+        size, start = max(sum(store.replica.books.reads for store in self.stores), 1), 0
+        while start < len(records):
+            stop, events = start, 0
             most = min(size, EVENTS_A_SHARD * len(self.stores))
-            while stop < len(records) and (stop == at or events + records[stop].rough_events() <= most):
+            while stop < len(records) and (stop == start or events + records[stop].rough_events() <= most):
                 events += records[stop].rough_events()
                 stop += 1
-            yield records[at:stop]
-            at, size = stop, 2 * size
-            if at < len(records):
+            yield records[start:stop]
+            start, size = stop, 2 * size
+            if start < len(records):
                 with suppress(DeliveryPaused):  # By a backup. They are delivered later.
                     self.deliver()
 
@@ -281,21 +281,21 @@ class Writer:
 
     def _begun(self, takings: Sequence[Taken]) -> list[Taken]:
         """Return what some shard has of records, which the others may lack."""
-        found = []
+        begun = []
         for taken in takings:
             offsets = self.crawl.ask([["HGET", shard.keys.offsets, taken.partition] for shard in self.crawl.shards])
             end = max(int(offset or 0) for offset in offsets)
             if records := [record for record in taken.records if record.offset < end]:
-                found.append(Taken(taken.partition, records, taken.since, records[-1].offset + 1))
-        return found
+                begun.append(Taken(taken.partition, records, taken.since, records[-1].offset + 1))
+        return begun
 
     def _route(self, takings: Sequence[Taken], on_step: Callable[[Step], object], era: bytes, *, defines: bool) -> None:
         parts: dict[int, list[Input]] = {}
         rests_on: dict[str, dict[int, int]] = {}  # By partition and shard: the next offset there.
         for taken in takings:
             partition = taken.partition
-            if (found := self.resume(partition)) < taken.since:
-                raise TailLost(self.crawl.home(partition).number, partition, found, taken.since)
+            if (resume_at := self.resume(partition)) < taken.since:
+                raise TailLost(self.crawl.home(partition).number, partition, resume_at, taken.since)
             ends = rests_on[partition] = {}
             home = self.crawl.home(partition).number
             for record in taken.records:
@@ -341,16 +341,16 @@ class Writer:
         key = home.keys.offsets if len(self.stores) == 1 else home.keys.resume  # Of one shard they are the same.
         with store_errors():
             call = of_call("resume", (key, home.keys.meta), partition, offset, least, era, *pairs)
-            found = self.crawl.client.execute_command(*call)
-        if found == b"ERA":
+            answer = self.crawl.client.execute_command(*call)
+        if answer == b"ERA":
             raise BeingRestored(f"a backup is restored, or was, while records of {partition} took effect: reading on")
-        if int(found) < least:
-            raise TailLost(home.number, partition, int(found), least)
+        if int(answer) < least:
+            raise TailLost(home.number, partition, int(answer), least)
 
     def _take(self, shard: int, inputs: Sequence[Input], on_step: Callable[[Step], object]) -> None:
         while True:
             try:
-                return self.stores[shard].take(inputs, on_step)
+                return self.stores[shard].apply_inputs(inputs, on_step)
             except OutboxFull:
                 if not self.deliver():  # Any writer may deliver to any shard.
                     raise
@@ -363,12 +363,12 @@ class Writer:
         Each waits until all shards have the one before. So a page can't come into a place that is given to another
         class, and the definitions reach each shard in the same order, between the same grants.
         """
-        for one in inputs:
+        for item in inputs:
             while True:
                 self._spread()
-                self.stores[0].look()
+                self.stores[0].check_run()
                 latest = self.stores[0].replica.classes
-                placed = replace(one, events=[self._placed(event, latest) for event in one.decoded(self.limits)])
+                placed = replace(item, events=[self._placed(event, latest) for event in item.decoded(self.limits)])
                 try:
                     self._take(0, [placed], on_step)
                     break
@@ -407,7 +407,7 @@ class Writer:
         if not classes.version:
             return 0
         records = next_records(classes, store.offsets([SWEEP])[SWEEP], store.replica.books.time_us)
-        store.take([Input(SWEEP, record) for record in records])
+        store.apply_inputs([Input(SWEEP, record) for record in records])
         return len(records)
 
     def responsible(self, partition: int, partitions: int) -> list[int]:
@@ -416,13 +416,13 @@ class Writer:
 
     def note_refusals(self, refused: Sequence[tuple[str, str]]) -> None:
         """Keep why events of leased pages were refused: URLs of pages, each with the reason."""
-        found = []
+        notes = []
         for url, reason in refused:
             store = self.stores[shard_of(host_of(url), len(self.stores))]
-            page = int(store.replica.index.find(store.fingerprints.of([url]))[0])
+            page = int(store.replica.index.find(store.fingerprints.hash_strings([url]))[0])
             if page >= 0:
-                found.append((store.shard.keys, page, reason))
-        note_refusals(self.crawl.ask, found)
+                notes.append((store.shard.keys, page, reason))
+        note_refusals(self.crawl.ask, notes)
 
     # Deliveries between shards.
 
@@ -444,7 +444,7 @@ class Writer:
         wanted = range(len(self.stores)) if shards is None else shards
         era = self._begin_era()
         for store in self.stores:  # Senders too: cached state is valid for one run of the server.
-            store.look()
+            store.check_run()
         delivered = self._deliveries.deliver(wanted, self._deliveries.sent(), era) + sum(map(self._sweep, wanted))
         if 0 not in wanted:
             return delivered
@@ -485,4 +485,6 @@ class Writer:
     def _record(self, partition: str, parts: Sequence[Books], value: bytes, kind: str) -> None:
         """Write what was decided for all shards as a record of shard 0. Of two workers that do so, one is refused."""
         number = self.stores[0].offsets([partition])[partition]
-        self.stores[0].take([Input(partition, Record(number, max(books.time_us for books in parts), value, kind))])
+        self.stores[0].apply_inputs(
+            [Input(partition, Record(number, max(books.time_us for books in parts), value, kind))]
+        )

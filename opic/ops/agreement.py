@@ -33,10 +33,10 @@ def rank_classes(scores: Float64s, tied: float = TIED) -> Int64s:
     # A chain of small steps may reach far: it is cut where it leaves the first one's reach.
     bounds = np.append(np.flatnonzero(starts), len(scores))
     for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        at = first
-        while ascending[end - 1] > (limit := ascending[at] + tied * abs(ascending[at])):
-            at += int(np.searchsorted(ascending[at:end], limit, side="right"))
-            starts[at] = True
+        start = first
+        while ascending[end - 1] > (limit := ascending[start] + tied * abs(ascending[start])):
+            start += int(np.searchsorted(ascending[start:end], limit, side="right"))
+            starts[start] = True
     ranks = np.empty(len(scores), np.int64)
     ranks[order] = np.cumsum(starts) - 1
     return ranks
@@ -61,10 +61,10 @@ def agreement(a: Float64s, b: Float64s, tied: float = TIED) -> dict[str, float |
     ours, theirs = rank_classes(a, tied), rank_classes(b, tied)
     varied = ours.any() and theirs.any()
     spearman = float(np.corrcoef(rankdata(ours), rankdata(theirs))[0, 1]) if varied else None
-    found: dict[str, float | None] = {"tau_b": float(kendalltau(ours, theirs).statistic) if varied else None}
-    found["spearman"] = None if spearman is None else round(spearman, 12)
+    figures: dict[str, float | None] = {"tau_b": float(kendalltau(ours, theirs).statistic) if varied else None}
+    figures["spearman"] = None if spearman is None else round(spearman, 12)
     best = [np.lexsort((-theirs, -ours)), np.lexsort((-ours, -theirs))]
     for top in TOPS:
         tops = [set(order[:top].tolist()) for order in best]
-        found[f"overlap_{top}"] = len(tops[0] & tops[1]) / len(tops[0])
-    return found
+        figures[f"overlap_{top}"] = len(tops[0] & tops[1]) / len(tops[0])
+    return figures

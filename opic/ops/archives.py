@@ -67,18 +67,18 @@ def replay_archives(
 
 
 def _replay_file(feeder: Feeder, events: ArchiveEvents, file: ArchiveFile, damaged: list[str], *, again: bool) -> None:
-    place = _FilePlace(feeder, file, again=again)
-    if place.position != Position():
+    file_place = _FilePlace(feeder, file, again=again)
+    if file_place.position != Position():
         events.counts["files_resumed"] += 1
-    limits, after = feeder.limits, place.position
+    limits, after = feeder.limits, file_place.position
     try:
-        for found in events.events_of(file, place.position):
-            if isinstance(found, DamagedPart):
+        for part in events.events_of(file, file_place.position):
+            if isinstance(part, DamagedPart):
                 if len(damaged) < DAMAGE_SHOWN_MAX:
-                    damaged.append(f"{file.name}: damaged at {found.offset:,}: {found.reason}")
+                    damaged.append(f"{file.name}: damaged at {part.offset:,}: {part.reason}")
                     log.warning("%s", damaged[-1])
                 continue
-            event, position = found
+            event, position = part
             value = encode_crawl_event(event)
             if len(value) > feeder.settings.max_body_bytes:
                 events.counts["events_too_large"] += 1
@@ -88,13 +88,13 @@ def _replay_file(feeder: Feeder, events: ArchiveEvents, file: ArchiveFile, damag
             except BadEvent as error:
                 feeder.refuse(f"{file.name}: record at {position.offset:,}: {error}")
             if not feeder.has_room(value):
-                place.send(after)
+                file_place.send(after)
             feeder.feed(value)
             after = Position(position.offset, position.number + 1)
     except BadInput:
-        place.send(after)
+        file_place.send(after)
         raise
-    place.send(after)
+    file_place.send(after)
 
 
 class _FilePlace:
@@ -112,8 +112,8 @@ class _FilePlace:
         with store_errors():
             stored = self._shard.client.hget(self._shard.keys.replays, self._file)
         if stored is not None and not again:
-            self._run, *at = stored.decode().split()
-            self.position = Position(*map(int, at))
+            self._run, *position = stored.decode().split()
+            self.position = Position(*map(int, position))
         else:
             self._run, self.position = uuid.uuid4().hex, Position()
             self._feeder.patiently(self._save)

@@ -144,8 +144,8 @@ class Hold:
     def __exit__(self, _: type[BaseException] | None, __: object, ___: TracebackType | None) -> None:
         """End the hold, unless another backup has taken it over."""
         keys = [shard.keys.offsets for shard in self._crawl.shards]
-        found = self._crawl.ask([["HGET", key, HOLD] for key in keys])
-        ours = [key for key, until in zip(keys, found, strict=True) if until == b"%d" % self._until_us]
+        holds = self._crawl.ask([["HGET", key, HOLD] for key in keys])
+        ours = [key for key, until in zip(keys, holds, strict=True) if until == b"%d" % self._until_us]
         if ours:
             self._crawl.ask([["HDEL", key, HOLD] for key in ours])
 

@@ -77,7 +77,7 @@ class Counted:
             self._again[list(effect.again)] = 1
             self._put_calls(effect.calls.items())
 
-    def take(self, name: str, values: Sequence[Any]) -> None:
+    def count_scanned(self, name: str, values: Sequence[Any]) -> None:
         """Count a part of a scan: page, value, ..; or name of a call, time, .."""
         if name == "seen":
             self._put_calls(zip(values[::2], values[1::2], strict=True))
@@ -95,13 +95,13 @@ class Counted:
         unpack_segment(pages, links)
         self._segments.add(number)
 
-    def take_list(self, found: Mapping[str, Any]) -> None:
+    def take_list(self, fields: Mapping[str, Any]) -> None:
         """Check that the segments that count are there.
 
         Raises:
             StoreDamaged: one is missing.
         """
-        live = LinkList.of([found[name] for name in LIST_FIELDS]).live
+        live = LinkList.of([fields[name] for name in LIST_FIELDS]).live
         if not self._segments.issuperset(live):
             raise StoreDamaged("a segment of kept links is missing")
         self._fields = len(LIST_FIELDS) + 2 * len(live)
@@ -129,8 +129,8 @@ class Counted:
             StoreDamaged: the copy lacks some.
         """
         # The store forgets old calls, which the copy may have scanned before.
-        found = {"pagemeta": self.counts()["pagemeta"], "seen": self.calls_from(stored["seen_from"])}
-        for name, count in found.items():
+        counted = {"pagemeta": self.counts()["pagemeta"], "seen": self.calls_from(stored["seen_from"])}
+        for name, count in counted.items():
             if count != stored[name]:
                 raise StoreDamaged(f"it has {count:,} elements of {name!r}, but the store had {stored[name]:,}")
 
@@ -242,7 +242,7 @@ def _load(directory: Path, replica: Replica) -> tuple[int, Counted]:
         elif name == SEGMENTS:
             counted.take_list(image)
         elif name in ("seen", "pagemeta", "urls"):
-            counted.take(name, image)
+            counted.count_scanned(name, image)
         elif fields:
             loading.take_block(name, fields)
             lacking.discard(name)
@@ -269,28 +269,29 @@ def _read_keys(path: Path) -> tuple[dict[str, dict[bytes, bytes]], dict[int, Wai
 
 
 def _wait(waiting: dict[int, Waiting], to: int, number: int, fields: Mapping[bytes, bytes]) -> None:
-    one = waiting.setdefault(to, Waiting(number, fields[b"p"], digest=fields[b"p"]))
-    if number != one.first + one.count or fields[b"p"] != one.digest:
-        raise SettingsError(f"the outbox to shard {to} lacks entry {one.first + one.count}: use another backup")
-    one.count, one.digest = one.count + 1, entry_digest(one.digest, fields[b"v"])
-    one.grains += int(Transfer.unpack(fields[b"v"]).grains.sum())
+    outbox = waiting.setdefault(to, Waiting(number, fields[b"p"], digest=fields[b"p"]))
+    if number != outbox.first + outbox.count or fields[b"p"] != outbox.digest:
+        raise SettingsError(f"the outbox to shard {to} lacks entry {outbox.first + outbox.count}: use another backup")
+    outbox.count, outbox.digest = outbox.count + 1, entry_digest(outbox.digest, fields[b"v"])
+    outbox.grains += int(Transfer.unpack(fields[b"v"]).grains.sum())
 
 
 def _between(shards: Sequence[ShardChecked]) -> list[str]:
     """Describe mismatches between shards: each sent entry was either taken by its target, or waits in the outbox."""
     wrong, grains = [], 0
-    for of, source in enumerate(shards):
+    for sender, source in enumerate(shards):
         for to, target in enumerate(shards):
             sent, last = source.sent.get(to, (0, NO_DIGEST))
-            taken = target.offsets.get(source_of(of), 0)
-            found = source.waiting.get(to) or Waiting(sent, last, digest=last)
-            grains += found.grains
-            if (found.first, found.first + found.count, found.digest) != (taken, sent, last):
+            taken = target.offsets.get(source_of(sender), 0)
+            outbox = source.waiting.get(to) or Waiting(sent, last, digest=last)
+            grains += outbox.grains
+            if (outbox.first, outbox.first + outbox.count, outbox.digest) != (taken, sent, last):
                 wrong.append(
-                    f"shard {of} sent {sent} entries to shard {to}, which took {taken}, but {found.count} are waiting"
+                    f"shard {sender} sent {sent} entries to shard {to}, which took {taken}, but {outbox.count} are "
+                    "waiting"
                 )
-            elif found.previous != target.taken.get(of, NO_DIGEST):
-                wrong.append(f"shard {to} took entries from shard {of} that differ from those sent")
+            elif outbox.previous != target.taken.get(sender, NO_DIGEST):
+                wrong.append(f"shard {to} took entries from shard {sender} that differ from those sent")
     if grains != (in_flight := sum(shard.audit.in_flight for shard in shards)):
         wrong.append(f"{in_flight} grains are in flight, but the outboxes hold {grains}")
     return wrong

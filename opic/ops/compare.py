@@ -42,12 +42,12 @@ def compare(query: Query, path: Path) -> dict[str, object]:
     """
     file = read_scores(path, query.canonical)
     with MetaCopy(query.crawl) as metas:
-        picture, with_links = _picture(query, metas, with_links=file.of == "pages")
+        picture, with_links = _picture(query, metas, with_links=file.kind == "pages")
         here, ours, notes = (
-            _pages(picture, file, with_links=with_links) if file.of == "pages" else _sites(picture, file)
+            _pages(picture, file, with_links=with_links) if file.kind == "pages" else _sites(picture, file)
         )
     if len(ours) < COMPARED_MIN:
-        raise BadInput(f"{path}: {len(file.scores):,} {file.of}, {len(ours)} of them of this crawl")
+        raise BadInput(f"{path}: {len(file.scores):,} {file.kind}, {len(ours)} of them of this crawl")
     names, a = list(ours), np.array(list(ours.values()))
     b = np.array([file.scores[name] for name in names])
     if file.repeated:
@@ -55,7 +55,7 @@ def compare(query: Query, path: Path) -> dict[str, object]:
     bound = query.bound_of(picture.snapshot, picture.view)
     tied = max(TIED, bound) if bound is not None and bound < 1 else TIED
     return {
-        "of": file.of,
+        "of": file.kind,
         "compared": len(ours),
         "only_here": here - len(ours),
         "only_there": len(file.scores) - len(ours),
@@ -63,7 +63,7 @@ def compare(query: Query, path: Path) -> dict[str, object]:
         "skipped_lines": file.skipped,
         **agreement(a, b, tied),
         "ties_within": tied,
-        **distance(names, a, b, file.of.removesuffix("s").replace("page", "url")),
+        **distance(names, a, b, file.kind.removesuffix("s").replace("page", "url")),
         "notes": notes + precision_notes(b),
         "policy": picture.policy,
         "error_bound": bound,
@@ -77,8 +77,8 @@ def distance(names: list[str], a: Float64s, b: Float64s, kind: str) -> dict[str,
         return {"l1": None, "differ_most": []}
     here, there = a / a.sum(), b / b.sum()
     apart = np.abs(here - there)
-    furthest = [at for at in np.argsort(-apart, kind="stable")[:FURTHEST].tolist() if apart[at]]
-    rows = [{kind: names[at], "here": float(here[at]), "there": float(there[at])} for at in furthest]
+    furthest = [index for index in np.argsort(-apart, kind="stable")[:FURTHEST].tolist() if apart[index]]
+    rows = [{kind: names[index], "here": float(here[index]), "there": float(there[index])} for index in furthest]
     return {"l1": float(apart.sum()), "differ_most": rows}
 
 
@@ -120,7 +120,7 @@ def _sites(picture: CrawlPicture, file: ScoreFile) -> tuple[int, dict[str, float
     are those below ICANN's suffixes; those below private suffixes too (github.io) count if more of the names are so.
     """
     hosts = picture.hosts()
-    if file.of == "hosts":
+    if file.kind == "hosts":
         www = any(name.endswith(".www") and name.count(".") > 1 for name in file.scores)
         sums = _summed(hosts, lambda host: reversed_host(host, www=www))
     else:
@@ -128,7 +128,7 @@ def _sites(picture: CrawlPicture, file: ScoreFile) -> tuple[int, dict[str, float
         by_all = _summed(hosts, lambda host: reversed_host(registered_domain(host)))
         sums = max(by_icann, by_all, key=lambda sums: len(sums.keys() & file.scores.keys()))
     ours = {name: share for name, share in sums.items() if name in file.scores}
-    return len(sums), ours, [OWN_GRAPH.format(file.of)]
+    return len(sums), ours, [OWN_GRAPH.format(file.kind)]
 
 
 def _summed(hosts: Mapping[str, float], name_of: Callable[[str], str]) -> dict[str, float]:

@@ -35,7 +35,7 @@ class CrawlSize:
 
 def crawls_of(client: Client) -> list[CrawlSize]:
     """Return the crawls of a store, by name."""
-    found = []
+    crawls = []
     names = {
         key.decode().removeprefix("opic:{").removesuffix(FIRST_META)
         for key in key_names(client, f"opic:{{*{FIRST_META}")
@@ -48,9 +48,9 @@ def crawls_of(client: Client) -> list[CrawlSize]:
                 for number in range(shards):
                     pipe.hgetall(Keys(name, number).books)
                 books = [books_of(stored) for stored in pipe.execute()]
-        pages = sum(one.live for one in books), sum(one.open for one in books)
-        found.append(CrawlSize(name, shards, *pages, (moved or b"").decode().partition(" ")[0]))
-    return found
+        pages = sum(shard_books.live for shard_books in books), sum(shard_books.open for shard_books in books)
+        crawls.append(CrawlSize(name, shards, *pages, (moved or b"").decode().partition(" ")[0]))
+    return crawls
 
 
 def delete_crawl(client: Client, crawl: str, *, force: bool = False) -> int:
@@ -71,10 +71,10 @@ def delete_crawl(client: Client, crawl: str, *, force: bool = False) -> int:
     first = Keys(crawl, 0)
     with store_errors():
         shards = client.hget(first.meta, "shards")
-    found = key_names(client, f"opic:{{{crawl}:*")
-    if not found:
+    names = key_names(client, f"opic:{{{crawl}:*")
+    if not names:
         raise BadInput(f"this store has no crawl named {crawl!r}: `opic crawls` lists those there are")
-    if leading := [one.name for one in crawls_of(client) if one.moved_to == crawl]:
+    if leading := [other.name for other in crawls_of(client) if other.moved_to == crawl]:
         raise Refused(
             f"the name {leading[0]!r} leads to crawl {crawl!r}, and whoever uses it would begin that one again, empty: "
             f"delete {leading[0]!r} first"
@@ -88,10 +88,10 @@ def delete_crawl(client: Client, crawl: str, *, force: bool = False) -> int:
     check_may_remove(client, crawl)
     keys = [Keys(crawl, number) for number in range(int(shards or 1))]
     close_crawl(client, keys, secrets.token_hex(8).encode())
-    last = {key.encode() for one in keys for key in (one.meta, one.head)}
-    remove_keys(client, found - last)
+    last = {key.encode() for shard_keys in keys for key in (shard_keys.meta, shard_keys.head)}
+    remove_keys(client, names - last)
     remove_keys(client, last)
-    return len(found | last)
+    return len(names | last)
 
 
 def begin_anew(client: Client, crawl: str, given: Mapping[str, int | bool | str], shards: int) -> int:
@@ -161,8 +161,8 @@ def remove_keys(client: Client, keys: Collection[bytes]) -> None:
     """Remove keys, a thousand a call."""
     names = sorted(keys)
     with store_errors():
-        for at in range(0, len(names), KEYS_A_CALL):
+        for start in range(0, len(names), KEYS_A_CALL):
             with client.pipeline(transaction=False) as pipe:
-                for key in names[at : at + KEYS_A_CALL]:
+                for key in names[start : start + KEYS_A_CALL]:
                     pipe.unlink(key)
                 pipe.execute()

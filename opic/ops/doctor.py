@@ -54,10 +54,10 @@ class Finding:
 
     check: str
     verdict: Verdict
-    found: str
+    text: str
 
 
-def look(load: Callable[[], Settings]) -> Iterator[Finding]:
+def run_checks(load: Callable[[], Settings]) -> Iterator[Finding]:
     """Run the checks in order; skip those that depend on a failed one."""
     try:
         settings = load()
@@ -109,11 +109,11 @@ def _kafka(settings: Settings) -> Iterator[Finding]:
     with closing(cluster.admin()) as admin:
         there = topics.brokers(cluster, admin)
         yield Finding("kafka", "ok", f"{cluster.where} answers, {there} broker{'s' if there > 1 else ''}")
-        found = topics.find(cluster, admin, [cluster.topic, cluster.dlq])
+        setups = topics.find(cluster, admin, [cluster.topic, cluster.dlq])
     for name in (cluster.topic, cluster.dlq):
-        if name not in found:
+        if name not in setups:
             yield Finding("topic", "FAIL", f"there is no topic {name}: `opic topics create` creates it")
-    if (topic := found.get(cluster.topic)) is None:
+    if (topic := setups.get(cluster.topic)) is None:
         return
     replicas = f"{topic.replication} replica{'s' if topic.replication > 1 else ''}"
     partitions = f"{topic.partitions} partition{'s' if topic.partitions > 1 else ''}"
@@ -157,13 +157,13 @@ def _directory(data: Path) -> Iterator[Finding]:
     while not near.exists():
         near = near.parent
     if data.exists():
-        usable, found = data.is_dir() and os.access(data, os.R_OK | os.W_OK | os.X_OK), f"{data} is writable"
+        usable, success = data.is_dir() and os.access(data, os.R_OK | os.W_OK | os.X_OK), f"{data} is writable"
         problem = f"{data} is not a writable directory: chown it, or choose another --data"
     else:
         usable = near.is_dir() and os.access(near, os.W_OK | os.X_OK)
-        found = f"{data} does not exist yet: `opic serve --embedded` creates it"
+        success = f"{data} does not exist yet: `opic serve --embedded` creates it"
         problem = f"{data} can't be created: {near} is not writable, choose another --data"
-    yield Finding("data directory", "ok" if usable else "FAIL", found if usable else problem)
+    yield Finding("data directory", "ok" if usable else "FAIL", success if usable else problem)
     if not usable:
         return
     free = shutil.disk_usage(near).free
@@ -182,7 +182,7 @@ def _store(settings: Settings, url: str, log_answers: bool) -> Iterator[Finding]
             f"{info.get('server_name', 'redis')} {info.get('valkey_version', info['redis_version'])}" for info in infos
         }
         clustered = isinstance(client, Cluster)
-        problems = [found for info in infos if (found := server_problem(info, clustered)) is not None]
+        problems = [problem for info in infos if (problem := server_problem(info, clustered)) is not None]
         if problems:
             yield Finding("eviction" if "maxmemory-policy" in problems[0] else "store", "FAIL", problems[0])
             return
@@ -245,11 +245,11 @@ def _durability(settings: Settings, client: Any, infos: Sequence[dict[str, Any]]
     if any(info.get("aof_last_write_status", "ok") != "ok" for info in infos):
         yield Finding("durability", "FAIL", "the last write to the append-only file failed: is the disk full?")
         return
-    found = durability_problem(client, Durability(settings.durability, settings.wait_replicas, settings.wait_seconds))
-    if found is None:
+    risk = durability_problem(client, Durability(settings.durability, settings.wait_replicas, settings.wait_seconds))
+    if risk is None:
         yield Finding("durability", "ok", "appendonly is yes, appendfsync always: what was accepted is on disk")
     else:
-        yield Finding("durability", "FAIL" if found.fatal else "warn", found.text)
+        yield Finding("durability", "FAIL" if risk.fatal else "warn", risk.text)
 
 
 def _workers(backend: Backend) -> Finding:
@@ -314,7 +314,7 @@ def _kept_links(backend: Backend) -> Finding:
         why = " yet: workers begin to with their next batch" if on else ": OPIC_KEEP_LINKS is off"
         return Finding("kept links", "ok", f"none are kept{why}")
     lists = [read_list(shard.client, shard.keys) for shard in backend.crawl.shards]
-    size, segments = sum(one.size for one in lists), sum(len(one.live) for one in lists)
+    size, segments = sum(link_list.size for link_list in lists), sum(len(link_list.live) for link_list in lists)
     segments_told = f"{segments:,} segment{'s' if segments != 1 else ''}"
     return Finding("kept links", "ok", f"{size:,} bytes in {segments_told}, and the newest in the journal")
 

@@ -112,8 +112,8 @@ def export(
                 counts |= _write_links(picture, files[-1], format, about, on_progress, packed=packed)
         if own:
             files[1].write(json.dumps(about, indent=1).encode() + b"\n")
-    size = sum(one.stat().st_size for one in paths)
-    return {"files": [str(one) for one in paths], **counts, "bytes": size, **about}
+    size = sum(written.stat().st_size for written in paths)
+    return {"files": [str(written) for written in paths], **counts, "bytes": size, **about}
 
 
 def _check(path: Path, format: str, *, links: bool, packed: bool) -> None:
@@ -181,7 +181,7 @@ def _write_hosts(picture: CrawlPicture, file: BinaryIO, *, packed: bool) -> dict
     sums = {reversed_host(host): share for host, share in picture.hosts().items()}
     with open_text(file, packed=packed) as text:
         text.write("\t".join(CC_COLUMNS) + "\n")
-        for position, (name, share) in enumerate(sorted(sums.items(), key=lambda one: (-one[1], one[0])), 1):
+        for position, (name, share) in enumerate(sorted(sums.items(), key=lambda item: (-item[1], item[0])), 1):
             text.write(f"{CC_NONE}\t{CC_NONE}\t{position}\t{share!r}\t{name}\n")
     return {"hosts": len(sums)}
 
@@ -258,7 +258,8 @@ def _parquet_type(pa: Any, column: str) -> Any:
         "importance": pa.float64(), "rank": pa.int64(), "cash": pa.int64(), "reads": pa.int64(),
         "last_fetched_at": pa.timestamp("us", tz="UTC"),
         "meta": pa.map_(pa.string(), pa.string()), "from": pa.int64(), "to": pa.int64(),
-        **{name: {"f8": pa.float64(), "i8": pa.int64()}.get(BY_NAME[of].dtype, pa.int32()) for of, name, _ in EXPORTED},
+        **{name: {"f8": pa.float64(), "i8": pa.int64()}.get(BY_NAME[stored].dtype, pa.int32())
+           for stored, name, _ in EXPORTED},
     }.get(column, pa.string())  # fmt: skip
 
 

@@ -40,7 +40,7 @@ from opic.store.scan import scan_hash
 PAGES_A_BATCH: Final = 16 * PAGES_A_BLOCK
 ATTEMPTS: Final = 5
 GONE_ON: Final = "the store was recreated, restored, or changed too fast during the export: try again"
-EXPORTED: Final = tuple((of.name, *of.export) for of in COLUMNS if of.export is not None)
+EXPORTED: Final = tuple((column.name, *column.export) for column in COLUMNS if column.export is not None)
 Batch = dict[str, list[Any]]
 
 
@@ -58,7 +58,9 @@ class MetaCopy:
             replica.effect_listeners.append(listener)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         for replica, listener in zip(self._crawl.replicas, self._listeners, strict=True):
             replica.effect_listeners.remove(listener)
         self._file.close()
@@ -71,8 +73,8 @@ class MetaCopy:
         """
         self._file.execute("DELETE FROM metas")
         for number, shard in enumerate(self._crawl.shards):
-            for found in scan_hash(shard.client, shard.keys.page_meta):
-                self._put(number, [(int(page), packed) for page, packed in found.items()])
+            for fields in scan_hash(shard.client, shard.keys.page_meta):
+                self._put(number, [(int(page), packed) for page, packed in fields.items()])
 
     def _changed(self, shard: int, effect: Effect) -> None:
         self._put(shard, list(effect.metas.items()))
@@ -81,7 +83,7 @@ class MetaCopy:
         rows = ((shard, page, packed) for page, packed in metas)
         self._file.executemany("INSERT OR REPLACE INTO metas VALUES (?, ?, ?)", rows)
 
-    def of(self, shard: int, first: int, end: int) -> dict[int, dict[str, str]]:
+    def metas_in(self, shard: int, first: int, end: int) -> dict[int, dict[str, str]]:
         """Return the metadata of the pages `first` to `end` that have any."""
         asked = "SELECT page, packed FROM metas WHERE shard = ? AND page >= ? AND page < ?"
         return {page: unpack_meta(packed) for page, packed in self._file.execute(asked, (shard, first, end))}
@@ -119,14 +121,14 @@ class CrawlPicture:
             for first in range(0, len(part.state), PAGES_A_BATCH):
                 state = part.state[first : first + PAGES_A_BATCH]
                 ids = first + np.flatnonzero(state & Flag.KNOWN)
-                at = ids + self.snapshot.starts[shard]
-                state, live = part.state[ids], scores[at] >= 0
-                ranks = 1 + len(ascending) - np.searchsorted(ascending, scores[at], side="right")
-                metas = self.metas.of(shard, first, first + PAGES_A_BATCH)
+                rows = ids + self.snapshot.starts[shard]
+                state, live = part.state[ids], scores[rows] >= 0
+                ranks = 1 + len(ascending) - np.searchsorted(ascending, scores[rows], side="right")
+                metas = self.metas.metas_in(shard, first, first + PAGES_A_BATCH)
                 yield {
                     "url": self._urls(shard, ids),
                     "host": [part.hosts.names[number] for number in part.host[ids].tolist()],
-                    "importance": shares[at].tolist(),
+                    "importance": shares[rows].tolist(),
                     "rank": or_none(ranks, live),
                     "meta": [metas.get(page, {}) for page in ids.tolist()],
                     "class": [names.get(slot, OTHERS) for slot in (state & CLASS_BITS).tolist()],
@@ -135,10 +137,10 @@ class CrawlPicture:
 
     def _urls(self, shard: int, ids: Int64s) -> list[str]:
         home, replica = self.snapshot.crawl.shards[shard], self.snapshot.crawl.replicas[shard]
-        found = read_urls(home.client, home.keys, replica, ids.tolist())
-        urls = [found[page] for page in ids.tolist()]
+        url_of = read_urls(home.client, home.keys, replica, ids.tolist())
+        urls = [url_of[page] for page in ids.tolist()]
         # A crawl that was made anew or restored meanwhile has other pages under these ids.
-        if (Fingerprints(home.secret).of(urls) != replica.index.fingerprints[ids]).any():
+        if (Fingerprints(home.secret).hash_strings(urls) != replica.index.fingerprints[ids]).any():
             raise StoreUnavailable(GONE_ON)
         return urls
 
@@ -154,7 +156,10 @@ class CrawlPicture:
                 "cash": replica.cash(ids).tolist(),
                 "reads": reads,
                 "last_fetched_at": or_none(fetched_us, histories.rows.kept[rows] > 0),
-                **{name: list(map(shown, replica.column(of, ids).tolist(), reads)) for of, name, shown in EXPORTED},
+                **{
+                    name: list(map(shown, replica.column(column_name, ids).tolist(), reads))
+                    for column_name, name, shown in EXPORTED
+                },
             }
 
     def link_batches(self) -> Iterator[tuple[Int64s, Int64s]]:
@@ -174,10 +179,10 @@ class CrawlPicture:
 
 def or_none(values: NDArray[Any], there: NDArray[np.bool_]) -> list[Any]:
     """Return values as a list, None where they are not there."""
-    found: list[Any] = values.tolist()
-    for at in np.flatnonzero(~there).tolist():
-        found[at] = None
-    return found
+    items: list[Any] = values.tolist()
+    for index in np.flatnonzero(~there).tolist():
+        items[index] = None
+    return items
 
 
 def states_of(states: NDArray[np.uint8], given_up: NDArray[np.bool_] | None) -> list[str]:
@@ -188,8 +193,8 @@ def states_of(states: NDArray[np.uint8], given_up: NDArray[np.bool_] | None) -> 
         names[given_up] = "given_up"
     for flag, name in ((Flag.EXCLUDED, "excluded"), (Flag.GONE, "gone")):
         names[(states & flag) != 0] = name
-    found: list[str] = names.tolist()
-    return found
+    listed: list[str] = names.tolist()
+    return listed
 
 
 def take_picture(query: Query, metas: MetaCopy, *, links: bool) -> CrawlPicture:
@@ -216,8 +221,8 @@ def take_picture(query: Query, metas: MetaCopy, *, links: bool) -> CrawlPicture:
             continue
         if not links:
             return picture
-        if (found := _links(picture)) is not None:
-            return found
+        if (linked := _links(picture)) is not None:
+            return linked
     raise StoreUnavailable(GONE_ON)
 
 

@@ -101,8 +101,9 @@ class Feeder:
 
     def seed(self, urls: Sequence[str]) -> None:
         """Add seed pages, and wait until they are known."""
-        for at in range(0, len(urls), VALUES_A_CALL):
-            record = encode_seeds(list(urls[at : at + VALUES_A_CALL]))  # Adding the same seeds again has no effect.
+        for start in range(0, len(urls), VALUES_A_CALL):
+            record = encode_seeds(list(urls[start : start + VALUES_A_CALL]))
+            # Adding the same seeds again has no effect.
             self._accept(1, partial(self.target.accept, [record], "seeds"))
         self.settle()
 
@@ -165,9 +166,9 @@ class Feeder:
         """
         seen, moved = (-1, -1), time.monotonic()
         while not done():
-            now, at = time.monotonic(), (self._applied(), self.progress.undelivered)
-            if at != seen or self._disk_is_full():
-                seen, moved = at, now
+            now, counts = time.monotonic(), (self._applied(), self.progress.undelivered)
+            if counts != seen or self._disk_is_full():
+                seen, moved = counts, now
             elif now - moved > AWAY_SECONDS_MAX:
                 raise StoreUnavailable(
                     f"no worker applied anything for {AWAY_SECONDS_MAX:.0f} s: see its log, or start one with "

@@ -79,13 +79,13 @@ class ForgottenPages:
         if isinstance(name, int):
             return [name, self._block(name, content), *rest]
         if name in ("pagemeta", "urls"):
-            found = dict(zip(content[::2], content[1::2], strict=True))
-            gone = [page for page in found if int(page) in self._pages]
+            fields = dict(zip(content[::2], content[1::2], strict=True))
+            gone = [page for page in fields if int(page) in self._pages]
             if name == "urls":
-                self._note(found[page].decode() for page in gone)
+                self._note(fields[page].decode() for page in gone)
             for page in gone:
-                del found[page]
-            return [name, flat(found)] if found else []
+                del fields[page]
+            return [name, flat(fields)] if fields else []
         return value
 
     def _block(self, number: int, image: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
@@ -116,7 +116,7 @@ class AppliedRecords:
 
     def __init__(self, offsets: Iterable[Mapping[bytes, bytes]]) -> None:
         """Take the offsets of each shard at the end of the copy."""
-        self._next = [int(of.get(LOG_PARTITION.encode(), 0)) for of in offsets]
+        self._next = [int(shard_offsets.get(LOG_PARTITION.encode(), 0)) for shard_offsets in offsets]
 
     def rest(self, name: bytes, fields: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
         """Return an entry of the log with that part of its record that has yet to take effect."""

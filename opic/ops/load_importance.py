@@ -46,7 +46,7 @@ class _Scores:
         self.unknown_sum, self.sum = 0.0, 0.0
         self.unknown_urls = list[str]()
 
-    def take(self, path: Path, rows: Sequence[tuple[int, str, float]]) -> None:
+    def add_rows(self, path: Path, rows: Sequence[tuple[int, str, float]]) -> None:
         """Take rows of the file.
 
         Raises:
@@ -60,15 +60,15 @@ class _Scores:
                 urls.append(self._query.canonical(url))
             except BadUrl as error:
                 raise BadInput(f"{path}:{number}: {error}") from None
-        for (number, _, score), url, place in zip(rows, urls, self._query.crawl.find(urls), strict=True):
+        for (number, _, score), url, page in zip(rows, urls, self._query.crawl.find(urls), strict=True):
             self.rows += 1
             self.sum += score
-            if place is None or place[1] >= len(self.columns[place[0]]):
+            if page is None or page[1] >= len(self.columns[page[0]]):
                 self.unknown += 1
                 self.unknown_sum += score
                 self.unknown_urls += [url] if len(self.unknown_urls) < NAMED else []
-            elif np.isnan(self.columns[place[0]][place[1]]):
-                self.columns[place[0]][place[1]] = score
+            elif np.isnan(self.columns[page[0]][page[1]]):
+                self.columns[page[0]][page[1]] = score
             else:
                 raise BadInput(f"{path}:{number}: an earlier row has {url} too: give each page once")
 
@@ -103,30 +103,30 @@ def load_importance(
         ChangedMeanwhile: another load ended first.
         StoreUnavailable: the store is unavailable, and nothing has changed.
     """
-    found = _Scores(query)
+    loaded = _Scores(query)
     scores = page_scores(path)
     while rows := list(islice(scores, ROWS_A_CALL)):
-        found.take(path, rows)
-        on_progress(found.rows, None, f"{found.rows:,} rows read")
-    live, given = _pages(query, found)
-    scale = _checked(path, found, live=int(live.sum()), missing=int((live & ~given).sum()), force=force)
-    on_progress(found.rows, found.rows, "checking, and writing to the store")
-    columns = [(column * scale).astype(np.float32) for column in found.columns]
+        loaded.add_rows(path, rows)
+        on_progress(loaded.rows, None, f"{loaded.rows:,} rows read")
+    live, given = _pages(query, loaded)
+    scale = _checked(path, loaded, live=int(live.sum()), missing=int((live & ~given).sum()), force=force)
+    on_progress(loaded.rows, loaded.rows, "checking, and writing to the store")
+    columns = [(column * scale).astype(np.float32) for column in loaded.columns]
     if error_bound is None:
         error_bound = _bound(query, columns)
-    about = _written(query, found, columns, as_of, error_bound, int(given.sum()))
+    about = _written(query, loaded, columns, as_of, error_bound, int(given.sum()))
     return {
-        "rows": found.rows,
+        "rows": loaded.rows,
         "loaded_pages": about.given,
         "missing_pages": int((live & ~given).sum()),
-        "unknown_pages": found.unknown,
+        "unknown_pages": loaded.unknown,
         **about.told(),
     }
 
 
 def _written(  # noqa: PLR0917 - what is known of a load
     query: Query,
-    found: _Scores,
+    loaded: _Scores,
     columns: Sequence[Float32s],
     as_of: float | None,
     error_bound: float | None,
@@ -135,11 +135,11 @@ def _written(  # noqa: PLR0917 - what is known of a load
     """Write the numbers to the store, and let them count."""
     crawl, load = query.crawl, new_load()
     keys = [shard.keys for shard in crawl.shards]
-    if crawl.loads != found.loads:
+    if crawl.loads != loaded.loads:
         raise StoreUnavailable("the store was restored or recreated meanwhile: load again")
-    pages = list(map(len, found.columns))
+    pages = list(map(len, loaded.columns))
     prints = [page_prints(crawl, shard, count) for shard, count in enumerate(pages)]
-    digests = [write_column(crawl.client, *one) for one in zip(keys, [load] * len(keys), columns, strict=True)]
+    digests = [write_column(crawl.client, *part) for part in zip(keys, [load] * len(keys), columns, strict=True)]
     about = LoadedAbout(load, time.time(), as_of, error_bound, given, pages, prints, digests)
     for shard in crawl.shards:
         shard.barrier()  # Else what names the numbers might outlive some of them.
@@ -160,42 +160,42 @@ def remove_importance(query: Query) -> dict[str, object]:
     return {"removed": about is not None}
 
 
-def _pages(query: Query, found: _Scores) -> tuple[Bools, Bools]:
+def _pages(query: Query, loaded: _Scores) -> tuple[Bools, Bools]:
     """Return masks of the pages that are known and not gone, and of those among them that the file has."""
     snapshot = query.snapshots.fresh()
     live = np.concatenate([
         snapshot.live[first : first + len(column)]
-        for first, column in zip(snapshot.starts[:-1].tolist(), found.columns, strict=True)
+        for first, column in zip(snapshot.starts[:-1].tolist(), loaded.columns, strict=True)
     ])  # fmt: skip
-    return live, live & ~np.isnan(np.concatenate(found.columns))
+    return live, live & ~np.isnan(np.concatenate(loaded.columns))
 
 
-def _checked(path: Path, found: _Scores, *, live: int, missing: int, force: bool) -> float:
+def _checked(path: Path, loaded: _Scores, *, live: int, missing: int, force: bool) -> float:
     """Return what the scores are multiplied by.
 
     Raises:
         BadInput: they have no sum, or show that they are of something else.
     """
-    if not 0 < found.sum < float("inf"):
+    if not 0 < loaded.sum < float("inf"):
         raise BadInput(
-            f"{path}: the importance of its {found.rows:,} rows sums to {found.sum}: there is nothing to load"
+            f"{path}: the importance of its {loaded.rows:,} rows sums to {loaded.sum}: there is nothing to load"
         )
     if force:
-        return 1 / found.sum
-    if found.unknown_sum > UNKNOWN_MAX * found.sum:
-        some = ", ".join(found.unknown_urls)
+        return 1 / loaded.sum
+    if loaded.unknown_sum > UNKNOWN_MAX * loaded.sum:
+        some = ", ".join(loaded.unknown_urls)
         raise BadInput(
-            f"{path}: {found.unknown:,} of {found.rows:,} pages, with {found.unknown_sum / found.sum:.1%} of the "
+            f"{path}: {loaded.unknown:,} of {loaded.rows:,} pages, with {loaded.unknown_sum / loaded.sum:.1%} of the "
             f"importance, are not known here, such as {some}: is it of another crawl?{FORCE}"
         )
     if missing > MISSING_MAX * live:
         raise BadInput(f"{path}: it lacks {missing:,} of {live:,} pages: is it a part of the result?{FORCE}")
-    if min(abs(found.sum - 1), abs(found.sum / found.rows - 1)) > SUM_ERROR:
+    if min(abs(loaded.sum - 1), abs(loaded.sum / loaded.rows - 1)) > SUM_ERROR:
         raise BadInput(
-            f"{path}: the importance sums to {found.sum:.6g}, not to 1 nor to {found.rows:,}, its number of pages: "
+            f"{path}: the importance sums to {loaded.sum:.6g}, not to 1 nor to {loaded.rows:,}, its number of pages: "
             f"the tool loses what pages without links have, or a part is missing{FORCE}"
         )
-    return 1 / found.sum
+    return 1 / loaded.sum
 
 
 def _bound(query: Query, columns: Sequence[Float32s]) -> float | None:

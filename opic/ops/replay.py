@@ -225,7 +225,7 @@ def _replay_events(feeder: Feeder, paths: Sequence[Path], plan: Plan) -> None:
     for path in paths:
         try:
             values = values_by_number(path, plan.format, bytes_max)
-            for number, value in ((number, one) for number, whole in values for one in _elements(whole)):
+            for number, value in ((number, element) for number, whole in values for element in _elements(whole)):
                 taken = value
                 try:
                     event, unknown = decode_any_event(value) if plan.ignore_unknown else (decode_crawl_event(value), ())
@@ -309,7 +309,7 @@ def _edges(path: Path, bytes_max: int, columns: tuple[str, str] | None) -> Itera
                     )
                 places = [row.index(name) for name in columns]
                 continue
-            names = [row[place] for place in places if 0 <= place < len(row)]
+            names = [row[index] for index in places if 0 <= index < len(row)]
         elif text.startswith("#"):
             continue
         else:
@@ -338,14 +338,14 @@ def read_graph(
     ends: list[int] = []
 
     def page(name: str, path: Path, number: int) -> int:
-        found = page_of_name.get(name)
-        if found is None:
+        known = page_of_name.get(name)
+        if known is None:
             try:
                 url = url_of_name(name, settings.max_url_bytes, normalization)
             except BadUrl as error:
                 raise BadInput(f"{path}:{number}: {error}") from None
-            found = page_of_name[name] = page_of_url.setdefault(url, len(page_of_url))
-        return found
+            known = page_of_name[name] = page_of_url.setdefault(url, len(page_of_url))
+        return known
 
     for path in paths:
         for number, names in _edges(path, settings.max_body_bytes, columns):
@@ -410,9 +410,9 @@ def _batch(feeder: Feeder, frontier: Frontier, n: int) -> list[Page]:
     batch = list[Page]()
     while len(batch) < n:
         ask = min(n - len(batch), BATCH_MAX, feeder.settings.max_n)
-        found = feeder.patiently(partial(_next, feeder.target, frontier, ask))
-        batch += found
-        if len(found) < ask:  # The end of the order, or half of the best page's cash: see `Frontier.next`.
+        pages = feeder.patiently(partial(_next, feeder.target, frontier, ask))
+        batch += pages
+        if len(pages) < ask:  # The end of the order, or half of the best page's cash: see `Frontier.next`.
             break
     return batch
 

@@ -65,11 +65,11 @@ def verify(directory: Path) -> dict[str, Any]:
 def _verified(directory: Path) -> tuple[dict[str, Any], list[ShardChecked]]:
     manifest = read_manifest(directory)
     checked = check_backup(directory, manifest)
-    for name, found in summary_of(checked).items():
-        if found != manifest[name]:
+    for name, recounted in summary_of(checked).items():
+        if recounted != manifest[name]:
             raise SettingsError(
-                f"{directory}: the recount gives {name} {found}, but the manifest has {manifest[name]}: use another "
-                "backup"
+                f"{directory}: the recount gives {name} {recounted}, but the manifest has {manifest[name]}: use "
+                "another backup"
             )
     return manifest, checked
 
@@ -164,8 +164,8 @@ def log_closed(client: Client, keys: Keys) -> Iterator[Fence]:
 def _close_for(client: Client, keys: Keys, seconds: float, token: bytes = b"", end: int = 0) -> Fence:
     """Close the log for a while, or with a token until the restore ends, if the log has not gone beyond `end`."""
     with store_errors():
-        found = client.execute_command(*of_call("close", (keys.meta, keys.end), round(seconds * 1e6), token, end))
-    return Fence(int(found[1]) / MILLION, int(found[0]))
+        answer = client.execute_command(*of_call("close", (keys.meta, keys.end), round(seconds * 1e6), token, end))
+    return Fence(int(answer[1]) / MILLION, int(answer[0]))
 
 
 def _close_at(client: Client, keys: Keys, fence: Fence, token: bytes) -> None:
@@ -214,9 +214,9 @@ class _Restore:
                 pipe.hlen(keys.page_meta)
                 pipe.zcard(keys.seen)
                 pipe.hlen(keys.urls)
-                found = dict(zip(("linkseg", "pagemeta", "seen", "urls"), pipe.execute(), strict=True))
-            if found != shard.counts:
-                raise StoreError(f"shard {keys.shard} has {found}, but the backup has {shard.counts}")
+                counts = dict(zip(("linkseg", "pagemeta", "seen", "urls"), pipe.execute(), strict=True))
+            if counts != shard.counts:
+                raise StoreError(f"shard {keys.shard} has {counts}, but the backup has {shard.counts}")
 
     def end(self) -> list[int]:
         """Write each shard's meta and head, then open the crawl; return the LSNs of the heads."""
@@ -242,10 +242,10 @@ class _Restore:
         return effect.lsn
 
 
-def _check_ours(found: Any, token: bytes) -> None:
-    if isinstance(found, Exception):
-        raise found
-    if found != token:
+def _check_ours(stored: Any, token: bytes) -> None:
+    if isinstance(stored, Exception):
+        raise stored
+    if stored != token:
         raise StoreError("another restore into this crawl has begun: let that one complete, or repeat this one")
 
 
@@ -293,15 +293,15 @@ def _commands(directory: Path, keys: Keys, rules: CrawlRules) -> Iterator[Comman
 def _written(key: str, kind: str, value: Any) -> Iterator[Command]:
     if kind == "hash":
         values = flat(value)
-        for at in range(0, len(values), 2 * VALUES_A_COMMAND):
-            yield ["HSET", key, *values[at : at + 2 * VALUES_A_COMMAND]]
+        for start in range(0, len(values), 2 * VALUES_A_COMMAND):
+            yield ["HSET", key, *values[start : start + 2 * VALUES_A_COMMAND]]
     elif kind == "string":
         yield ["SET", key, value]
     elif kind == "zset":
         yield from _zadd(key, value)
     elif kind == "set":
-        for at in range(0, len(value), VALUES_A_COMMAND):
-            yield ["SADD", key, *value[at : at + VALUES_A_COMMAND]]
+        for start in range(0, len(value), VALUES_A_COMMAND):
+            yield ["SADD", key, *value[start : start + VALUES_A_COMMAND]]
     elif kind == "stream":
         for entry_id, fields in value:
             yield ["XADD", key, entry_id, *flat(fields)]
@@ -310,8 +310,8 @@ def _written(key: str, kind: str, value: Any) -> Iterator[Command]:
 
 
 def _zadd(key: str, pairs: Sequence[tuple[bytes, int]]) -> Iterator[Command]:
-    for at in range(0, len(pairs), VALUES_A_COMMAND):
-        some = pairs[at : at + VALUES_A_COMMAND]
+    for start in range(0, len(pairs), VALUES_A_COMMAND):
+        some = pairs[start : start + VALUES_A_COMMAND]
         yield ["ZADD", key, *[part for name, score in some for part in (score, name)]]
 
 
@@ -320,7 +320,7 @@ def _send(client: Client, commands: Sequence[Command], token: bytes) -> None:
     with client.pipeline(transaction=False) as pipe:
         for command in commands:
             pipe.execute_command(*command)
-        found, *answers = pipe.execute(raise_on_error=False)
-    _check_ours(found, token)
+        stored, *answers = pipe.execute(raise_on_error=False)
+    _check_ours(stored, token)
     if (wrong := next((answer for answer in answers if isinstance(answer, Exception)), None)) is not None:
         raise wrong

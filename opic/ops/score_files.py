@@ -24,12 +24,12 @@ RANK, NAME, HOSTS_OF_DOMAIN = "#pr_val", "#host_rev", "#n_hosts"
 class ScoreFile:
     """What a file says. Attributes:
 
-    of        what has the scores
+    kind      what has the scores
     scores    by canonical URL, or by the name of a host or domain with its labels reversed
     repeated  rows whose page an earlier row has too, by its canonical URL: the last one counts
     """
 
-    of: Kind
+    kind: Kind
     scores: dict[str, float] = field(default_factory=dict)
     repeated: int = 0  # Rows that name a page which another row names.
     skipped: int = 0  # Empty lines, and comments.
@@ -51,8 +51,8 @@ def read_scores(path: Path, canonical: Canonical) -> ScoreFile:
                 if text.readline().startswith(RANK_HEADERS):
                     text.seek(0)
                     rows = csv.DictReader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
-                    of: Kind = "domains" if HOSTS_OF_DOMAIN in (rows.fieldnames or ()) else "hosts"
-                    return ScoreFile(of, {row[NAME]: float(row[RANK]) for row in rows})
+                    kind: Kind = "domains" if HOSTS_OF_DOMAIN in (rows.fieldnames or ()) else "hosts"
+                    return ScoreFile(kind, {row[NAME]: float(row[RANK]) for row in rows})
     scores, count, skipped = dict[str, float](), 0, list[int]()
     for number, url, value in page_scores(path, skipped):
         try:
@@ -75,7 +75,9 @@ def page_scores(path: Path, skipped: list[int] | None = None) -> Iterator[tuple[
         BadInput: it can't be read, or has none of these forms; it names the line.
     """
     if path.is_dir():  # As Spark writes a table: files, and marks of its own.
-        for part in sorted(one for one in path.iterdir() if one.is_file() and not one.name.startswith(("_", "."))):
+        for part in sorted(
+            entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(("_", "."))
+        ):
             yield from page_scores(part, skipped)
         return
     with _reading(path):

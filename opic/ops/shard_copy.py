@@ -175,14 +175,14 @@ class ShardCopy:
         while until is None or self._head.lsn < until.lsn:
             count = max(1, min(ENTRIES_MAX, ENTRY_BYTES_AIM // self._entry_bytes))
             after = f"({self._head.lsn}-0" if self._head.lsn else "-"
-            found, entries, _ = self._crawl.ask([
+            stored_head, entries, _ = self._crawl.ask([
                 ["HMGET", self.keys.head, "lsn", "digest"],
                 ["XRANGE", self.keys.journal, after, end, "COUNT", count],
                 self.keep_journal(),
             ])  # fmt: skip
             for _, fields in entries:
                 self._take(fields[b"r"])
-            head = head_of(found)
+            head = head_of(stored_head)
             if not entries and head != self._head:
                 raise _Gap(f"the journal is at record {head.lsn}, but lacks the record after {self._head.lsn}")
             if len(entries) < count and self._head.lsn >= head.lsn:
@@ -214,8 +214,8 @@ class ShardCopy:
             yield
         (names,) = self._crawl.ask([["HGETALL", self.keys.names_block]])
         file.put(["names", names])
-        for found in scan_sorted_set(self._client, self.keys.seen):
-            file.put(["seen", [part for name, score in found for part in (name, int(score))]])
+        for calls in scan_sorted_set(self._client, self.keys.seen):
+            file.put(["seen", [part for name, score in calls for part in (name, int(score))]])
             yield
         hashes = {"pagemeta": self.keys.page_meta, "urls": self.keys.urls}
         for name, key in hashes.items():
@@ -269,11 +269,11 @@ class ShardCopy:
             pipe.zcard(keys.seen)
             pipe.zrange(keys.seen, 0, 0, withscores=True)
             head, *values, letters, metas, seen, oldest = pipe.execute()
-        found = dict(zip((key.name for key in names), values, strict=True))
-        found["offsets"].pop(HOLD, None)
+        by_key = dict(zip((key.name for key in names), values, strict=True))
+        by_key["offsets"].pop(HOLD, None)
         last = letters[0][0] if letters else None
         self.counts = {"pagemeta": metas, "seen": seen, "seen_from": int(oldest[0][1]) if oldest else 0}
-        self._end = End(head_of(head), found, int(found["end"] or 0), last)
+        self._end = End(head_of(head), by_key, int(by_key["end"] or 0), last)
         return self._end
 
     def read_outboxes(self, ends: Sequence[End], renew: Callable[[], object]) -> bool:
@@ -286,13 +286,13 @@ class ShardCopy:
                 file.put([key.name, key.kind, list(value) if key.kind == SET else value])
         for to, count in self._end.values["sent"].items():
             sent, taken = int(count), int(ends[int(to)].values["offsets"].get(source_of(here).encode(), 0))
-            found = taken
+            copied = taken
             for entries in self._entries(self.keys.outbox(int(to)), f"1-{taken}", f"1-{max(sent - 1, 0)}"):
                 file.put([f"out:{int(to)}", "stream", entries])
-                found += len(entries)
+                copied += len(entries)
                 renew()
-            if found != sent:
-                log.info("shard %d: the outbox to shard %d ends at entry %d, not at %d", here, int(to), found, sent)
+            if copied != sent:
+                log.info("shard %d: the outbox to shard %d ends at entry %d, not at %d", here, int(to), copied, sent)
                 return False
         return True
 
@@ -304,20 +304,20 @@ class ShardCopy:
         if self.shard.number != LOG_SHARD:
             return True
         self._open("log")
-        at, end, applied = self._log_from, self._end.log_end, AppliedRecords(end.values["offsets"] for end in ends)
-        if at < end:
-            for entries in self._entries(self.keys.log, f"1-{at}" if at else "-", f"1-{end - 1}"):
-                first = at
+        offset, end, applied = self._log_from, self._end.log_end, AppliedRecords(end.values["offsets"] for end in ends)
+        if offset < end:
+            for entries in self._entries(self.keys.log, f"1-{offset}" if offset else "-", f"1-{end - 1}"):
+                first = offset
                 for name, fields in entries:
-                    at += offsets_of(fields)
-                    if int(name.partition(b"-")[2]) != at - 1:
+                    offset += offsets_of(fields)
+                    if int(name.partition(b"-")[2]) != offset - 1:
                         log.info("event %d may not have taken effect, but the log lacks it", first)
                         return False
                 self._files["log"].put([[name, applied.rest(name, fields)] for name, fields in entries])
                 renew()
-        if at < end:
-            log.info("event %d may not have taken effect, but the log lacks it", at)
-        return at >= end
+        if offset < end:
+            log.info("event %d may not have taken effect, but the log lacks it", offset)
+        return offset >= end
 
     def read_rest(self) -> bool:
         """Copy the remaining records, the dead letters and what belongs to pages; return whether nothing is missing."""

@@ -65,7 +65,7 @@ def _explained(
 ) -> dict[str, object] | None:
     policy, span = query.policy_of(policy, window)
     exact = query.exact_view() if policy == EXACT else None  # First: the answer is as of its state.
-    (place,), rows, ranking = query.snapshots.beside(lambda: query.crawl.look([canonical]))
+    (place,), rows, ranking = query.snapshots.beside(lambda: query.crawl.find_rows([canonical]))
     if place is None:
         return None
     entry = query.entries({canonical: place}, rows, ranking)[canonical]

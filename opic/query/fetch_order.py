@@ -179,7 +179,9 @@ class _ReadPages:
                 rows, histories = replica.columns.row[pages[part]], replica.histories
                 read_us[part] = histories.last_read_us(rows)
                 rereads[part] = histories.rows.reads[rows].astype(np.int64) - 1
-                changes[part], since[part] = (replica.columns.of(name, pages[part]) for name in ("changes", "since"))
+                changes[part], since[part] = (
+                    replica.columns.values_of(name, pages[part]) for name in ("changes", "since")
+                )
         observed = np.where(since > 0, read_us / MILLION - since, 0.0)
         return cls(read_us, np.maximum(observed, 0.0), changes.astype(np.float64), rereads.astype(np.float64))
 

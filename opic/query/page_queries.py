@@ -348,9 +348,9 @@ class PageQuery:
     def _look(self, urls: Sequence[str], asked_at: float, *, by_cash: bool) -> _Looked:
         """Read distinct pages by their canonical URLs; without `by_cash`, by links alone: no importance, no ranks."""
         if not by_cash:  # Ranks by cash cost a sort of all pages.
-            places, rows = self.crawl.look(urls, asked_at)
+            places, rows = self.crawl.find_rows(urls, asked_at)
             return self._looked(_known(urls, places), rows, None)
-        places, rows, ranking = self.snapshots.beside(lambda: self.crawl.look(urls, self.crawl.recent()))
+        places, rows, ranking = self.snapshots.beside(lambda: self.crawl.find_rows(urls, self.crawl.recent()))
         return self._looked(_known(urls, places), rows, ranking)
 
     def _looked(self, places: dict[str, Place], rows: Rows, ranking: Ranking | None) -> _Looked:
@@ -393,7 +393,7 @@ class PageQuery:
             BadUrl: the URL is invalid.
         """
         canonical = self.canonical(url)
-        (place,), rows = self.crawl.look([canonical])
+        (place,), rows = self.crawl.find_rows([canonical])
         if place is None:
             return None
         return {"url": canonical, "measures": measures_of(rows)}

@@ -14,7 +14,7 @@ from opic.query.host_index import frozen
 from opic.replica.crawl import Outdated
 from opic.replica.effect import Effect, Head
 from opic.replica.hosts import HostTable
-from opic.replica.replica import Replica, held
+from opic.replica.replica import Replica, live_cash
 
 COPIES_MAX = 4  # Attempts to copy a replica that is reloaded, or grows by too much, meanwhile.
 ROOM = 1_024  # Space for pages that become known during a copy: one for every ROOM pages, and at least ROOM.
@@ -81,7 +81,7 @@ class Part:
         finally:
             with replica.lock:
                 replica.listeners.remove(note)
-        cash = held(totals[1], v[:end], state[:end])
+        cash = live_cash(totals[1], v[:end], state[:end])
         sums[:end] += cash
         return cls(replica, loads, *totals, frozen(cash), frozen(sums[:end]), frozen(state[:end]), host, hosts)
 

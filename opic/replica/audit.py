@@ -9,7 +9,7 @@ from opic.arrays import Int64s
 from opic.model.books import BooksAudit
 from opic.model.cash import CLASS_BITS, CLASSES_MAX, Flag
 from opic.replica.page_columns import DENSE, LASTING, SPARSE
-from opic.replica.replica import Replica, held
+from opic.replica.replica import Replica, live_cash
 
 
 def audit_replica(replica: Replica, minted: int) -> BooksAudit:
@@ -26,7 +26,7 @@ def audit_replica(replica: Replica, minted: int) -> BooksAudit:
     unknown = np.flatnonzero((state & Flag.KNOWN) == 0)
     if len(unknown) > books.forgotten:  # Whether any is looked at depends on it.
         wrong.append(f"forgotten is {books.forgotten}, and {len(unknown)} pages are not known")
-    for name in (of.name for of in (*DENSE, *SPARSE) if of.name not in LASTING):
+    for name in (column.name for column in (*DENSE, *SPARSE) if column.name not in LASTING):
         if left := np.count_nonzero(replica.columns.stored(name, unknown)):
             wrong.append(f"{name} has {left:,} values of pages that are not known")
     return BooksAudit(minted, pages, books.pool, books.net, tuple(wrong))
@@ -39,7 +39,7 @@ def recounted(replica: Replica) -> tuple[dict[str, Any], int]:
     gone, open_ = known & ((state & Flag.GONE) != 0), (state & Flag.OPEN) != 0
     live = known & ~gone
     # Credit and v may each be so large that adding two of them overflows; the cash of a page never is.
-    cash, spent = held(books, v, state), replica.spent()
+    cash, spent = live_cash(books, v, state), replica.spent()
     slots = state & CLASS_BITS
     totals = {
         "clock": _total(spent) + books.taken_back + books.h_forgotten + books.elsewhere,

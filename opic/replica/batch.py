@@ -73,7 +73,7 @@ class Batch:
             if alone:  # It gets a journal record of its own.
                 break
         self.inputs, self.end = inputs[start:end], end
-        self.offsets = {one.partition: one.record.offset + 1 for one in self.inputs}  # Next offset to read.
+        self.offsets = {item.partition: item.record.offset + 1 for item in self.inputs}  # Next offset to read.
         self.calls: dict[bytes, int] = {}  # Name of a call with an Idempotency-Key -> time of its record.
         self.letters: list[str | bytes] = []  # Flat: reason, partition, offset, index, value, size of the whole value.
         self.fetches: list[float] = []  # Flat: page, 1 if the fetch failed, time; three numbers per fetch.
@@ -144,37 +144,37 @@ class Batch:
         named += self.named.forgotten.tolist()
         named += [page for e in self.events for page in range(*e.ids) if page < self.named.first]
         ids = distinct(np.concatenate((np.array(named, np.int64), gone)))
-        self.held = batch_pages(self.replica, ids)
+        self.pages = batch_pages(self.replica, ids)
         mark = self.context.marks(self.named.first + len(self.named.new_urls))
         mark[ids] = True
-        held = mark[self.named.links]
+        is_held = mark[self.named.links]
         mark[ids] = False
         self.hits: dict[int, list[BatchPage]] = {}
-        for place in np.flatnonzero(held).tolist():
-            self.hits.setdefault(int(event_of[place]), []).append(self.held[int(self.named.links[place])])
-        self.still = ~held
-        self.open_links = np.bincount(event_of[((state & OPEN) != 0) & ~held], minlength=count).tolist()
+        for index in np.flatnonzero(is_held).tolist():
+            self.hits.setdefault(int(event_of[index]), []).append(self.pages[int(self.named.links[index])])
+        self.still = ~is_held
+        self.open_links = np.bincount(event_of[((state & OPEN) != 0) & ~is_held], minlength=count).tolist()
         self.link_states = state
-        self.states = StateChanges(self.context, self.named, self.books, self.held, self.moved)
+        self.states = StateChanges(self.context, self.named, self.books, self.pages, self.moved)
 
     # One record at a time. Each method corresponds to one of opic.model.ledger.
 
     def _work_through(self) -> None:
         """Process the records in order."""
         books, pays = self.books, self.context.shards == 1
-        for place, one in enumerate(self.items):
-            time_us = one.record.time_us
+        for index, item in enumerate(self.items):
+            time_us = item.record.time_us
             if self.entry is None:
                 self._note(Entry(time_us, books.rounds, books.clock))
-            if self.repeats[place]:
+            if self.repeats[index]:
                 books.repeats += 1
             else:
-                books.bad_links += self.named.bad_links[place]
-                event = self.events[place]
+                books.bad_links += self.named.bad_links[index]
+                event = self.events[index]
                 if event.url:
-                    self._fetched(event, place, time_us)
+                    self._fetched(event, index, time_us)
                 else:
-                    self._decide(one, event, place)
+                    self._decide(item, event, index)
                 if pays:
                     books.pay(self.rules)
             books.time_us = time_us
@@ -193,12 +193,12 @@ class Batch:
             self.next_entry_us = self.entry.time_us + ENTRY_US
             self.next_entry_rounds = self.entry.rounds + ENTRY_ROUNDS
 
-    def _fetched(self, event: CheckedEvent, place: int, time_us: int) -> None:
+    def _fetched(self, event: CheckedEvent, index: int, time_us: int) -> None:
         """Process a crawl event."""
-        books, outcome, page = self.books, event.outcome, self.held[self.named.own[place]]
-        new = self.named.new_by_event[place]
+        books, outcome, page = self.books, event.outcome, self.pages[self.named.own[index]]
+        new = self.named.new_by_event[index]
         if not page.state:
-            self.states.know(place, 1)
+            self.states.know(index, 1)
             new -= 1
         elif not page.state & KNOWN:
             self.states.come_back(page)
@@ -209,7 +209,7 @@ class Batch:
         if event.name is not None:
             self.metas[~page.id] = event.name.encode()
         if outcome is READ:
-            self._read(page, event, place, new)
+            self._read(page, event, index, new)
         elif outcome is Outcome.GONE:
             self.states.go_away(page, event.at_us)
         elif outcome is Outcome.EXCLUDED:
@@ -221,25 +221,25 @@ class Batch:
         if outcome is not READ:
             self.unread.append((page.id, int(event.failed)))
 
-    def _decide(self, one: Item, event: CheckedEvent, place: int) -> None:
+    def _decide(self, item: Item, event: CheckedEvent, index: int) -> None:
         """Process a record that is not a crawl event."""
         books, outcome = self.books, event.outcome
         if outcome is Outcome.SEEDS:
             books.seeds += len(event.seeds)
-            self.states.know(place, self.named.new_by_event[place])
-            seeds = self.named.seeds.get(place, ())
+            self.states.know(index, self.named.new_by_event[index])
+            seeds = self.named.seeds.get(index, ())
             if event.trust is not None:
                 self.trust.give(event.trust, seeds, len(self.reads))
             for number in seeds:
-                if (seed := self.held.get(number)) is not None:
+                if (seed := self.pages.get(number)) is not None:
                     self.states.come_back(seed)
                     seed.state &= ~EXCLUDED
                 if event.meta is not None:
                     self.metas[number] = event.meta
         elif outcome is Outcome.CLASSES:
-            self._define(one, event)
+            self._define(item, event)
         elif outcome is Outcome.CLASSIFY:
-            known = {number: page for number, page in sorted(self.held.items()) if page.state & KNOWN}
+            known = {number: page for number, page in sorted(self.pages.items()) if page.state & KNOWN}
             urls = self.context.urls_of(list(known))
             for number, page in known.items():
                 if not (page.state & TAGGED and self.states.classes.has_tags(page.slot)):
@@ -247,39 +247,39 @@ class Batch:
         elif outcome is Outcome.FORGET:
             self._forget()
         elif outcome is Outcome.DEAD:
-            self._refuse(one, event.reason, event.value)
+            self._refuse(item, event.reason, event.value)
         elif event.transfer is not None:
-            self._receive(one, event.transfer, place)
+            self._receive(item, event.transfer, index)
         elif event.count is not None:
             books.take_count(event.count)
         else:
             books.grant_all(event.grant)
             self.grants += event.grant
 
-    def _refuse(self, one: Item, reason: str, value: bytes | None = None) -> None:
+    def _refuse(self, item: Item, reason: str, value: bytes | None = None) -> None:
         """Make a dead letter of a record, or of one of its events, whose value is given."""
         self.books.dead_letters += 1
-        record = one.record
-        index = "" if value is None else str(one.number)
+        record = item.record
+        index = "" if value is None else str(item.number)
         whole = record.value if value is None else value
         size = record.value_bytes or len(whole)
-        self.letters += (reason, one.partition, str(record.offset), index, whole, str(size))
+        self.letters += (reason, item.partition, str(record.offset), index, whole, str(size))
 
-    def _define(self, one: Item, event: CheckedEvent) -> None:
+    def _define(self, item: Item, event: CheckedEvent) -> None:
         if event.placed is None:
             try:
                 self.states.redefine(event.classes)
             except BadInput as error:
-                self._refuse(one, str(error))
+                self._refuse(item, str(error))
             return
         if event.placed.version != self.states.classes.version + 1:
             raise OutOfOrder("another worker defined classes first")
         self.placed = event.placed.pack()
-        self.states.place(event.placed)
+        self.states.set_classes(event.placed)
 
     def _forget(self) -> None:
         for number in self.named.forgotten.tolist():
-            self.states.forget(self.held[number])
+            self.states.forget(self.pages[number])
             self.metas[number] = b""
             if self.rules.normalize:
                 self.metas[~number] = b""
@@ -287,24 +287,24 @@ class Batch:
         if trusted := set(self.named.forgotten.tolist()).intersection(self.replica.trust or ()):
             self.trust.give(0.0, sorted(trusted), 0)
 
-    def _read(self, page: BatchPage, event: CheckedEvent, place: int, new: int) -> None:
+    def _read(self, page: BatchPage, event: CheckedEvent, index: int, new: int) -> None:
         """Process the read of a page. `new` of its links lead to pages that become known."""
         books, rules, at_us = self.books, self.rules, event.at_us
         if page.state & GONE:
             self.states.come_back(page)
         if new:
-            self.states.know(place, new)
-        hits = self.hits.get(place, ())
+            self.states.know(index, new)
+        hits = self.hits.get(index, ())
         for child in hits:
             if child.state & GONE and at_us >= child.gone_until_us:
                 self.states.come_back(child)
-        start, end = self.named.edges[place], self.named.edges[place + 1]
-        far = self.named.far_links[place] if self.named.far_links else NO_NUMBERS
-        refused = self.named.refused.get(place, 0)
+        start, end = self.named.edges[index], self.named.edges[index + 1]
+        far = self.named.far_links[index] if self.named.far_links else NO_NUMBERS
+        refused = self.named.refused.get(index, 0)
         count = end - start + len(far) + refused
         packed = self.named.packed_links[8 * start : 8 * end]
         if len(far):
-            packed += self.named.packed_far[8 * self.named.far_edges[place] : 8 * self.named.far_edges[place + 1]]
+            packed += self.named.packed_far[8 * self.named.far_edges[index] : 8 * self.named.far_edges[index + 1]]
         digest = links_digest(packed)
         state, spent = page.state, page.spent
         slot = state & CLASS_BITS
@@ -322,15 +322,15 @@ class Batch:
         books.links += count
         page.v -= cash
         page.spent = spent + cash
-        self.reads.append((page.id, cash, share, at_us, digest, end - start, place, again))
+        self.reads.append((page.id, cash, share, at_us, digest, end - start, index, again))
         if share:
-            books.open_cash += share * self.open_links[place]
+            books.open_cash += share * self.open_links[index]
             for child in hits:
                 self._deposit(child, share)
         books.refuse(share * refused, abs(share) * refused)
         if len(far):
             nearness = self.notes.to_links["nearness"]
-            self._send(page, far, share, at_us, nearness[place] if nearness else 0)
+            self._send(page, far, share, at_us, nearness[index] if nearness else 0)
 
     def _open(self, page: BatchPage, digest: int, cash: int) -> int:
         """Note what a read shows of a page, which spends its cash; return how it relates to the read before."""
@@ -368,33 +368,33 @@ class Batch:
         name: str = names[number] if number < len(names) else self.named.host_names[number - len(names)]
         return name
 
-    def _receive(self, one: Item, transfer: Transfer, place: int) -> None:
+    def _receive(self, item: Item, transfer: Transfer, index: int) -> None:
         """Process a transfer from another shard; `opic.model.ledger` does the same page by page."""
-        source = int(one.partition.partition(":")[2])
+        source = int(item.partition.partition(":")[2])
         previous = self.taken.get(source, self.replica.taken.get(source, NO_DIGEST))
-        if one.previous is not None and one.previous != previous:
+        if item.previous is not None and item.previous != previous:
             raise OutOfOrder(
-                f"entry {one.record.offset} of shard {source} for shard {self.replica.shard} does not follow the last "
+                f"entry {item.record.offset} of shard {source} for shard {self.replica.shard} does not follow the last "
                 "entry taken: a shard lost the end of what it had written; restore all shards from one backup"
             )
-        self.taken[source] = entry_digest(previous, one.record.value)
-        books, order = self.books, self.named.order[place]
+        self.taken[source] = entry_digest(previous, item.record.value)
+        books, order = self.books, self.named.order[index]
         grains, inflow, at_us = transfer.grains[order], transfer.inflow[order], transfer.at_us[order]
         if transfer.classes:
-            self.states.place(WeightClasses.unpack(transfer.classes))
+            self.states.set_classes(WeightClasses.unpack(transfer.classes))
         books.grant_all(transfer.grant)
-        start, end = self.named.edges[place], self.named.edges[place + 1]
+        start, end = self.named.edges[index], self.named.edges[index + 1]
         pages = self.named.links[start:end]
-        self.states.know(place, self.named.new_by_event[place])
+        self.states.know(index, self.named.new_by_event[index])
         books.net -= int(transfer.grains.sum())
         refused = np.delete(transfer.grains, order)
         books.refuse(int(refused.sum()), int(np.abs(refused).sum()))
         still = self.still[start:end]
         open_ = still & ((self.link_states[start:end] & OPEN) != 0)
         books.open_cash += int(grains[open_].sum())
-        for at in np.flatnonzero(~still).tolist():
-            page, amount = self.held[int(pages[at])], int(grains[at])
-            if page.state & GONE and at_us[at] >= page.gone_until_us:
+        for position in np.flatnonzero(~still).tolist():
+            page, amount = self.pages[int(pages[position])], int(grains[position])
+            if page.state & GONE and at_us[position] >= page.gone_until_us:
                 self.states.come_back(page)
             self._deposit(page, amount)
         self.moved.add(pages, grains)
@@ -449,8 +449,8 @@ class Batch:
         across = self.named.across if self.rules.inflow else None
         if len(links) != sum(reads[5]):
             keep = np.zeros(len(links), np.bool_)
-            for place in reads[6]:
-                keep[edges[place] : edges[place + 1]] = True
+            for index in reads[6]:
+                keep[edges[index] : edges[index + 1]] = True
             links, across = links[keep], None if across is None else across[keep]
         fields = {name: np.array(column, dtype) for (name, dtype), column in zip(READ_COLUMNS, reads, strict=False)}
         packed = np.empty(0, np.uint8) if across is None else pack_bits(across)

@@ -30,7 +30,7 @@ class BatchPage:
 
 def batch_pages(replica: Replica, ids: Int64s) -> dict[int, BatchPage]:
     """Return pages by id, as they are before the batch; ids of pages that it makes known have the state 0."""
-    numbers = (replica.column(of.name, ids).tolist() for of in fields(BatchPage)[1:])
+    numbers = (replica.column(column.name, ids).tolist() for column in fields(BatchPage)[1:])
     return {page: BatchPage(page, *others) for page, *others in zip(ids.tolist(), *numbers, strict=True)}
 
 

@@ -41,12 +41,12 @@ class Changes:
         self.waiting = deque[tuple[bytes, int, Fields]]()  # Entries after records that the replica lacks.
         self.heard = ChangeId(0, 0)  # The last entry that was heard.
 
-    def begin(self, at: bytes) -> None:
+    def begin(self, entry_id: bytes) -> None:
         """Read the entries after this one."""
-        self.last, self.heard = at, ChangeId.parse(at)
+        self.last, self.heard = entry_id, ChangeId.parse(entry_id)
         self.waiting.clear()
 
-    def take(self, entries: Sequence[tuple[bytes, Fields]]) -> None:
+    def add_entries(self, entries: Sequence[tuple[bytes, Fields]]) -> None:
         """Take the entries from the last one on, which were read after the journal."""
         if not entries or entries[0][0] != self.last:
             self.last = None

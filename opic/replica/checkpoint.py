@@ -78,22 +78,22 @@ def url_field(page: int) -> tuple[int, str, int]:
 
 def fields_of(replica: Replica) -> tuple[str, ...]:
     """Return the names of the fields of a block that hold columns, histories and fingerprints."""
-    keys = [of.key for of in PAGE_COLUMNS if of.key and replica.has(of)]
+    keys = [column.key for column in PAGE_COLUMNS if column.key and replica.has(column)]
     return (*keys, FINGERPRINTS, HISTORIES)
 
 
 def changed_fields(replica: Replica, effect: Effect) -> list[tuple[Sequence[str], NDArray[Any]]]:
     """Return which fields of blocks an effect changes, other than those of new pages: names, and the pages."""
-    of_reads = "v", HISTORIES, *(of.key for of in (*YIELDS, *CHANGES))
-    found: list[tuple[Sequence[str], NDArray[Any]]] = [
+    of_reads = "v", HISTORIES, *(column.key for column in (*YIELDS, *CHANGES))
+    changed: list[tuple[Sequence[str], NDArray[Any]]] = [
         ("v", effect.links), (of_reads, effect.read_page), ("v", effect.moved_page), ("s", effect.state_page),
         (HISTORIES, effect.gone_page), ("f", effect.inflow_page),
         *((BY_NAME[name].key, pages) for name, (pages, _) in effect.noted.items()),
-        ([HISTORIES, *(of.key for of in PAGE_COLUMNS if of.key and of.name not in LASTING)], effect.forgotten),
+        ([HISTORIES, *(own.key for own in PAGE_COLUMNS if own.key and own.name not in LASTING)], effect.forgotten),
     ]  # fmt: skip
     if replica.rules.inflow:
-        found.append(("f", effect.links[unpack_bits(effect.across, len(effect.links))]))
-    return found
+        changed.append(("f", effect.links[unpack_bits(effect.across, len(effect.links))]))
+    return changed
 
 
 def pack_block(replica: Replica, block: int, fields: Iterable[str]) -> dict[str, bytes]:
@@ -110,16 +110,16 @@ def pack_block(replica: Replica, block: int, fields: Iterable[str]) -> dict[str,
     for name in fields:
         if name == HISTORIES:
             rows = columns.row[first:end]
-            at = np.flatnonzero(rows)
-            image[name] = compress(replica.histories.pack(at.astype(np.uint16), rows[at]))
+            offsets = np.flatnonzero(rows)
+            image[name] = compress(replica.histories.pack(offsets.astype(np.uint16), rows[offsets]))
         elif name == FINGERPRINTS:
             image[name] = replica.index.fingerprints[first:end].astype(FINGERPRINT).tobytes()
         elif name == URLS:
             image |= _pack_urls(replica, first, end)
-        elif (of := BY_KEY[name]).kind is ColumnKind.DENSE:
-            image[name] = getattr(columns, of.name)[first:end].astype(f"<{of.dtype}").tobytes()
-        elif columns.used(of.name):
-            image[name] = columns.pack(of.name, first, end)
+        elif (column := BY_KEY[name]).kind is ColumnKind.DENSE:
+            image[name] = getattr(columns, column.name)[first:end].astype(f"<{column.dtype}").tobytes()
+        elif columns.used(column.name):
+            image[name] = columns.pack(column.name, first, end)
     return image
 
 
@@ -127,10 +127,10 @@ def _pack_urls(replica: Replica, first: int, end: int) -> dict[str, bytes]:
     """Return the URL fields that the checkpoint does not hold completely; their URLs are in the tail in memory."""
     start = max(first, replica.tail.first)
     fields = {}
-    for at in range(start - (start - first) % URLS_A_FIELD, end, URLS_A_FIELD):
-        if at >= replica.tail.first:
-            urls = replica.tail.run(at, min(at + URLS_A_FIELD, end))
-            fields[url_field(at)[1]] = pack_lines(without_forgotten(replica, at, urls))
+    for page in range(start - (start - first) % URLS_A_FIELD, end, URLS_A_FIELD):
+        if page >= replica.tail.first:
+            urls = replica.tail.run(page, min(page + URLS_A_FIELD, end))
+            fields[url_field(page)[1]] = pack_lines(without_forgotten(replica, page, urls))
     return fields
 
 
@@ -143,10 +143,12 @@ def without_forgotten(replica: Replica, first: int, urls: Sequence[str]) -> list
 def pack_names(replica: Replica, first_host: int) -> dict[str, bytes]:
     """Return an image of the block of names, with host names from the field of `first_host` on."""
     image = {"l": b"%d" % replica.head.lsn}
-    for at in range(first_host // NAMES_A_FIELD * NAMES_A_FIELD, len(replica.hosts), NAMES_A_FIELD):
-        image[f"n{at // NAMES_A_FIELD}"] = pack_lines(replica.hosts.names[at : at + NAMES_A_FIELD])
+    for number in range(first_host // NAMES_A_FIELD * NAMES_A_FIELD, len(replica.hosts), NAMES_A_FIELD):
+        image[f"n{number // NAMES_A_FIELD}"] = pack_lines(replica.hosts.names[number : number + NAMES_A_FIELD])
     hosts = replica.host_failures
-    image |= {of.key: hosts.pack(of.name, 0, len(replica.hosts)) for of in hosts.SPARSE if hosts.used(of.name)}
+    image |= {
+        column.key: hosts.pack(column.name, 0, len(replica.hosts)) for column in hosts.SPARSE if hosts.used(column.name)
+    }
     image["rest"] = msgpack.packb({name: pack(getattr(replica, name)) for name, (pack, _) in REST.items()})
     return image
 
@@ -167,7 +169,7 @@ class Loading:
         self.known_before = effects[0].first_page  # Pages that were known before the first effect.
         self.block_lsn = np.zeros(blocks_of(self.pages), np.int64)  # The LSN of each block.
         self.names_lsn = 0
-        self._columns = [of for of in PAGE_COLUMNS if of.key and replica.has(of)]
+        self._columns = [column for column in PAGE_COLUMNS if column.key and replica.has(column)]
         self._fingerprints = np.zeros(self.pages, np.uint64)
         replica.columns.reserve(self.pages)
         replica.tail.start(self.known_before)
@@ -187,11 +189,11 @@ class Loading:
         end = first + pages
         self._fingerprints[first:end] = np.frombuffer(image[FINGERPRINTS], FINGERPRINT)
         try:
-            for of in self._columns:
-                if of.kind is ColumnKind.DENSE:
-                    getattr(columns, of.name)[first:end] = np.frombuffer(image[of.key], f"<{of.dtype}")
+            for column in self._columns:
+                if column.kind is ColumnKind.DENSE:
+                    getattr(columns, column.name)[first:end] = np.frombuffer(image[column.key], f"<{column.dtype}")
                 else:
-                    columns.unpack(of.name, first, pages, image.get(of.key, b""))
+                    columns.unpack(column.name, first, pages, image.get(column.key, b""))
             offsets, rows = self.replica.histories.unpack(decompress(image[HISTORIES], HISTORIES_BYTES_MAX))
             columns.row[first + offsets.astype(np.int64)] = rows
         except (ValueError, KeyError, IndexError) as error:
@@ -203,7 +205,9 @@ class Loading:
         first, lsn, pages = block * PAGES_A_BLOCK, lsn_of(image), len(image.get("s", b""))
         if lsn > self.effects[-1].lsn:
             raise _damaged(block, f" is of record {lsn}, but the journal ends at {self.effects[-1].lsn}")
-        sizes = {of.key: np.dtype(of.dtype).itemsize for of in self._columns if of.kind is ColumnKind.DENSE}
+        sizes = {
+            column.key: np.dtype(column.dtype).itemsize for column in self._columns if column.kind is ColumnKind.DENSE
+        }
         for name, size in (sizes | {FINGERPRINTS: FINGERPRINT.itemsize}).items():
             if len(image.get(name, b"")) != pages * size or first + pages > self.pages:
                 raise _damaged(block, f": column {name} has a wrong length")
@@ -213,13 +217,13 @@ class Loading:
 
     def take_names(self, image: Image) -> None:
         """Load the block of names: everything that is not per page."""
-        replica, at = self.replica, 0
-        while (packed := image.get(f"n{at}")) is not None:
+        replica, number = self.replica, 0
+        while (packed := image.get(f"n{number}")) is not None:
             replica.hosts.append(unpack_urls(packed))
-            at += 1
+            number += 1
         try:
-            for of in replica.host_failures.SPARSE:
-                replica.host_failures.unpack(of.name, 0, len(replica.hosts), image.get(of.key, b""))
+            for column in replica.host_failures.SPARSE:
+                replica.host_failures.unpack(column.name, 0, len(replica.hosts), image.get(column.key, b""))
             if image:
                 rest = msgpack.unpackb(image["rest"], strict_map_key=False, use_list=False)
                 for name, (_, unpack) in REST.items():

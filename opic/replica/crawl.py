@@ -51,7 +51,7 @@ END_SECONDS: Final = 2.0
 RECENT_URLS_MAX: Final = 4_096  # Half a megabyte.
 LOOKS_MAX = 5  # Consecutive attempts, each interrupted by a reload.
 PAGES_AT_ONCE = 1_000  # Pages read under one lock: about 10 ms.
-OF_LEDGER: Final = tuple(of.name for of in COLUMNS if of.dtype)  # Columns of the ledger that a replica has.
+OF_LEDGER: Final = tuple(column.name for column in COLUMNS if column.dtype)  # Columns of the ledger that a replica has.
 Place = tuple[int, int]  # Where a page is: its shard, and its id in that shard.
 
 
@@ -152,10 +152,10 @@ class Crawl(CrawlShards):
         """Follow the changes of shards from now on, and their journals up to now; see `opic.replica.changes`."""
         with self._following:
             marks = self.ask([["XADD", self.shards[shard].keys.changes, "*", "n", 0, "t", 0] for shard in changes])
-            for (shard, one), mark in zip(changes.items(), marks, strict=True):
-                if one not in (following := self._followers[shard].changes):
-                    following.append(one)
-                one.begin(mark)
+            for (shard, shard_changes), mark in zip(changes.items(), marks, strict=True):
+                if shard_changes not in (following := self._followers[shard].changes):
+                    following.append(shard_changes)
+                shard_changes.begin(mark)
             catch_up(self.client, self._followers)
 
     @property
@@ -292,20 +292,20 @@ class Crawl(CrawlShards):
         if loads != self.loads:  # A reload renews `_made` under the lock; wait for it.
             self.follow()
             loads, secret = self._made
-        fingerprints = secret.of(urls)
+        fingerprints = secret.hash_strings(urls)
         numbers = np.array([shard_of(host_of(url), len(self)) for url in urls] if len(self) > 1 else [0], np.int64)
-        found: list[Place | None] = [None] * len(urls)
+        places: list[Place | None] = [None] * len(urls)
         for number in np.unique(numbers).tolist():
-            at = np.flatnonzero(numbers == number) if len(self) > 1 else np.arange(len(urls))
+            positions = np.flatnonzero(numbers == number) if len(self) > 1 else np.arange(len(urls))
             with self.replicas[number].reading(locked=locked) as replica:
-                ids = (replica.index if forgotten else replica).find(fingerprints[at]).tolist()
-            for i, page in zip(at.tolist(), ids, strict=True):
-                found[i] = (number, page) if page >= 0 else None
+                ids = (replica.index if forgotten else replica).find(fingerprints[positions]).tolist()
+            for i, page in zip(positions.tolist(), ids, strict=True):
+                places[i] = (number, page) if page >= 0 else None
         if loads != self.loads:
             raise Outdated
-        return found
+        return places
 
-    def look(self, urls: Sequence[str], since: float | None = None) -> tuple[list[Place | None], Rows]:
+    def find_rows(self, urls: Sequence[str], since: float | None = None) -> tuple[list[Place | None], Rows]:
         """Return the place of each page (None if unknown), given canonical URLs, and the rows of the known pages.
 
         `since` is as in `follow`; but a page is unknown only if it is now.
@@ -315,13 +315,13 @@ class Crawl(CrawlShards):
 
         def ask() -> tuple[list[Place | None], Rows]:
             places = self.find(urls)
-            return places, self.rows([place for place in places if place is not None])
+            return places, self.rows([page for page in places if page is not None])
 
-        found = self.steadily(ask)
-        if None in found[0] and self._looked_at <= called:
+        answer = self.steadily(ask)
+        if None in answer[0] and self._looked_at <= called:
             self.follow()
-            found = self.steadily(ask)
-        return found
+            answer = self.steadily(ask)
+        return answer
 
     def undisturbed(self, ask: Callable[[], T]) -> T | None:
         """Return `ask()`, which reads the replicas without their locks, as nothing may wait in an event loop.
@@ -329,15 +329,15 @@ class Crawl(CrawlShards):
         None if they were not brought up to date a moment ago, or if a thread does so meanwhile.
         """
         versions = [replica.version for replica in self.replicas]
-        if self._looked_at <= self.recent() or self._made[0] != self.loads or any(one & 1 for one in versions):
+        if self._looked_at <= self.recent() or self._made[0] != self.loads or any(version & 1 for version in versions):
             return None
         try:
-            found = ask()
+            answer = ask()
         except Exception:
             if versions == [replica.version for replica in self.replicas]:
                 raise
             return None  # What it read was half changed.
-        return found if versions == [replica.version for replica in self.replicas] else None
+        return answer if versions == [replica.version for replica in self.replicas] else None
 
     def rows(self, places: Sequence[Place], *, locked: bool = True) -> Rows:
         """Return the rows of pages by place. Rows of one shard are consistent with one journal position.
@@ -346,13 +346,13 @@ class Crawl(CrawlShards):
         """
         as_of = self.as_of  # Read first: other threads may advance the replicas meanwhile.
         order: dict[int, list[int]] = {}
-        for at, (number, _) in enumerate(places):
-            order.setdefault(number, []).append(at)
+        for index, (number, _) in enumerate(places):
+            order.setdefault(number, []).append(index)
         columns, measures = list[list[NDArray[Any]]](), list[Measures]()
         books, heads = list[Books](), list[Head]()
         for number in range(len(self)):
             positions = order.get(number, [])
-            ids = np.array([places[at][1] for at in positions], np.int64)
+            ids = np.array([places[index][1] for index in positions], np.int64)
             with self.replicas[number].reading(locked=locked) as replica:
                 books.append(replica.books)
                 heads.append(replica.head)
@@ -364,7 +364,7 @@ class Crawl(CrawlShards):
                 measures.append(replica.histories.measures(replica.columns.row[ids]))
         if len(columns) == 1:
             return Rows(as_of, books, heads, measures[0], *columns[0])
-        back = np.argsort(np.array([at for number in sorted(order) for at in order[number]], np.int64))
+        back = np.argsort(np.array([index for number in sorted(order) for index in order[number]], np.int64))
         joined = [np.concatenate(parts)[back] for parts in zip(*columns, strict=True)]
         return Rows(as_of, books, heads, _joined_measures(measures, back), *joined)
 
@@ -378,17 +378,17 @@ class Crawl(CrawlShards):
         if loads != then or len(recent) > RECENT_URLS_MAX:
             recent = {}
             self._recent_urls = loads, recent
-        wanted, found = dict[int, list[int]](), dict[Place, str]()
-        for place in places:
-            if (url := recent.get(place)) is not None:
-                found[place] = url
+        wanted, by_place = dict[int, list[int]](), dict[Place, str]()
+        for page in places:
+            if (url := recent.get(page)) is not None:
+                by_place[page] = url
             else:
-                wanted.setdefault(place[0], []).append(place[1])
+                wanted.setdefault(page[0], []).append(page[1])
         asked = [(self.shards[number].keys, self.replicas[number], ids) for number, ids in wanted.items()]
         for number, urls in zip(wanted, read_urls_of_many(self.client, asked) if asked else (), strict=True):
-            found |= {(number, i): url for i, url in urls.items()}
+            by_place |= {(number, i): url for i, url in urls.items()}
             recent |= {(number, i): url for i, url in urls.items() if url}  # A forgotten page may be known again.
-        return found
+        return by_place
 
     def urls_in(self, shard: int, ids: range) -> list[str]:
         """Return the URLs of pages with consecutive ids in a shard, "" for forgotten ones; see `urls_of`."""
@@ -399,8 +399,8 @@ class Crawl(CrawlShards):
         """Return a page in the ledger's form, or None if it is unknown."""
 
         def ask() -> LedgerPage | None:
-            (place,) = self.find([url])
-            return None if place is None else self._pages(place[0], range(place[1], place[1] + 1))[0]
+            (page,) = self.find([url])
+            return None if page is None else self._pages(page[0], range(page[1], page[1] + 1))[0]
 
         self.follow()
         return self.steadily(ask)
@@ -416,26 +416,26 @@ class Crawl(CrawlShards):
             pages, head = len(replica), replica.head
             for first in range(0, pages, PAGES_AT_ONCE):
                 ids = range(first, min(first + PAGES_AT_ONCE, pages))
-                found = self.steadily(partial(self._pages, number, ids))
+                batch = self.steadily(partial(self._pages, number, ids))
                 if replica.loads != loads and replica.head != head:
                     raise StoreUnavailable(f"shard {number} was reloaded while its pages were read: try again")
-                yield from found
+                yield from batch
 
     def _pages(self, number: int, ids: range) -> list[LedgerPage]:
-        urls, metas, found = self.urls_in(number, ids), self.metas_of(number, ids), []
+        urls, metas, pages = self.urls_in(number, ids), self.metas_of(number, ids), []
         names = self.metas_of(number, [~page for page in ids]) if self.rules.normalize else [b""] * len(ids)
         with self.replicas[number].reading() as replica:
             rows = replica.columns.row[np.array(ids)].tolist()
             numbers = zip(*(replica.column(name, np.array(ids)).tolist() for name in OF_LEDGER), strict=True)
-            for page_id, url, meta, name, row, of in zip(ids, urls, metas, names, rows, numbers, strict=True):
+            for page_id, url, meta, name, row, values in zip(ids, urls, metas, names, rows, numbers, strict=True):
                 measures, anchors = deque(replica.histories.measures_of(row)), replica.histories.anchors_of(row)
-                of_page = dict(zip(OF_LEDGER, of, strict=True))
-                found.append(
+                of_page = dict(zip(OF_LEDGER, values, strict=True))
+                pages.append(
                     LedgerPage(
                         url, page_id, meta=meta, name=name.decode(), measures=measures, anchors=anchors, **of_page
                     )
                 )
-        return [page for page in found if page.state != FORGOTTEN]
+        return [page for page in pages if page.state != FORGOTTEN]
 
     # All shards.
 
@@ -457,8 +457,9 @@ def _joined_measures(parts: Sequence[Measures], order: Int64s) -> Measures:
     first = np.concatenate([_NOTHING, *starts])[order]
     ends = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=ends[1:])
-    at = np.repeat(first - ends[:-1], counts) + np.arange(int(ends[-1]))
+    rows = np.repeat(first - ends[:-1], counts) + np.arange(int(ends[-1]))
     clock, cash, at_us = (
-        np.concatenate([_NOTHING, *(getattr(part, name) for part in parts)])[at] for name in ("clock", "cash", "at_us")
+        np.concatenate([_NOTHING, *(getattr(part, name) for part in parts)])[rows]
+        for name in ("clock", "cash", "at_us")
     )
     return Measures(ends, clock, cash, at_us)

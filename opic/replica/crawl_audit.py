@@ -87,18 +87,22 @@ class CrawlAudit:
         # This order of reads tolerates concurrent writes: an entry is sent before it is taken, and taken before it is
         # trimmed.
         (first, sent) = self._taken(), self._ask([["HGETALL", shard.keys.sent] for shard in self._shards])
-        counts = {(of, int(to)): int(count) for of, found in enumerate(sent) for to, count in found.items()}
+        counts = {
+            (sender, int(to)): int(count)
+            for sender, by_receiver in enumerate(sent)
+            for to, count in by_receiver.items()
+        }
         if not counts:
             return {}, []
-        kept = self._ask([["XLEN", self._shards[of].keys.outbox(to)] for of, to in counts])
+        kept = self._ask([["XLEN", self._shards[sender].keys.outbox(to)] for sender, to in counts])
         taken, waiting, wrong = self._taken(), {}, []
         for (pair, count), length in zip(counts.items(), kept, strict=True):
-            (of, to), source = pair, source_of(pair[0]).encode()
+            (sender, to), source = pair, source_of(pair[0]).encode()
             if (known := int(first[to].get(source, 0))) > count:
-                wrong.append(f"shard {to} took {known} entries of shard {of}, which knows of {count}")
+                wrong.append(f"shard {to} took {known} entries of shard {sender}, which knows of {count}")
             now = int(taken[to].get(source, 0))
             if count - length > now:
-                wrong.append(f"of {count} entries from shard {of} to {to}, {count - length - now} are lost")
+                wrong.append(f"of {count} entries from shard {sender} to {to}, {count - length - now} are lost")
             if now < count:
                 waiting[pair] = range(now, count)
         return waiting, wrong
@@ -109,18 +113,18 @@ class CrawlAudit:
     def _entries(self, waiting: Mapping[tuple[int, int], range]) -> dict[tuple[int, int], list[Mapping[bytes, bytes]]]:
         """Return the outbox entries in these ranges that still wait."""
         commands = [
-            ["XRANGE", self._shards[of].keys.outbox(to), f"1-{numbers.start}", f"1-{numbers.stop - 1}"]
-            for (of, to), numbers in waiting.items()
+            ["XRANGE", self._shards[sender].keys.outbox(to), f"1-{numbers.start}", f"1-{numbers.stop - 1}"]
+            for (sender, to), numbers in waiting.items()
         ]
         answers = self._ask(commands) if commands else []
-        return {pair: [entry for _, entry in found] for pair, found in zip(waiting, answers, strict=True)}
+        return {pair: [entry for _, entry in stream] for pair, stream in zip(waiting, answers, strict=True)}
 
     def _branches(self, entries: Mapping[tuple[int, int], Sequence[Mapping[bytes, bytes]]]) -> list[str]:
         """Describe each pair of shards where the entries taken are not those sent, according to the digests."""
         wrong = []
-        for of, source in enumerate(self._replicas):
+        for sender, source in enumerate(self._replicas):
             for to, (_, last_digest) in source.sent.items():
-                outbox = entries.get((of, to))
-                if (outbox[0][b"p"] if outbox else last_digest) != self._replicas[to].taken.get(of, NO_DIGEST):
-                    wrong.append(f"what shard {to} took from shard {of} is not what shard {of} sent")
+                outbox = entries.get((sender, to))
+                if (outbox[0][b"p"] if outbox else last_digest) != self._replicas[to].taken.get(sender, NO_DIGEST):
+                    wrong.append(f"what shard {to} took from shard {sender} is not what shard {sender} sent")
         return wrong

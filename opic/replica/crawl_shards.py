@@ -77,8 +77,8 @@ class CrawlShards:
 
     def metas_of(self, shard: int, ids: Sequence[int]) -> list[bytes]:
         """Return the packed metadata of pages of a shard, by ~page their names, b"" for none, as in the store now."""
-        (found,) = self.ask([["HMGET", self.shards[shard].keys.page_meta, *ids]])
-        return [meta or b"" for meta in found]
+        (metas,) = self.ask([["HMGET", self.shards[shard].keys.page_meta, *ids]])
+        return [meta or b"" for meta in metas]
 
     def home(self, partition: str) -> Shard:
         """Return the shard that stores a partition's resume point."""
@@ -90,13 +90,13 @@ class CrawlShards:
 
     def resumes(self, partitions: Iterable[str]) -> dict[str, int]:
         """Return the `resume` of partitions, with one round trip to each shard that stores some."""
-        stored, found = dict[Shard, list[str]](), dict[str, int]()
+        stored, offsets = dict[Shard, list[str]](), dict[str, int]()
         for partition in partitions:
             stored.setdefault(self.home(partition), []).append(partition)
         for home, names in stored.items():
             key = home.keys.offsets if len(self) == 1 else home.keys.resume
-            found |= zip(names, home.offsets_in(key, names), strict=True)
-        return found
+            offsets |= zip(names, home.offsets_in(key, names), strict=True)
+        return offsets
 
     def era(self) -> bytes:
         """Return the era of the crawl, in which offsets and page ids are valid: each restored backup begins one."""
@@ -128,10 +128,10 @@ class CrawlShards:
         both = [["HGETALL", key] for shard in self.shards for key in (shard.keys.offsets, shard.keys.sent)]
         answers = self.ask(both)
         # `taken` is read before `sent`: an entry sent in between counts as waiting, and taken never exceeds sent.
-        for of, counts in enumerate(answers[1::2]):
+        for sender, counts in enumerate(answers[1::2]):
             for to, count in counts.items():
-                sent[of, int(to)] = int(count)
-                taken[of, int(to)] = int(answers[2 * int(to)].get(source_of(of).encode(), 0))
+                sent[sender, int(to)] = int(count)
+                taken[sender, int(to)] = int(answers[2 * int(to)].get(source_of(sender).encode(), 0))
         return taken, sent
 
     def undelivered(self) -> int:

@@ -59,14 +59,14 @@ def _array(dtype: str) -> Any:
 
 def _pack_noted(noted: Mapping[str, Noted]) -> dict[str, tuple[bytes, bytes]]:
     return {
-        (of := BY_NAME[name]).key: (pages.astype("<u4").tobytes(), values.astype(f"<{of.dtype}").tobytes())
+        (column := BY_NAME[name]).key: (pages.astype("<u4").tobytes(), values.astype(f"<{column.dtype}").tobytes())
         for name, (pages, values) in noted.items()
     }
 
 
 def _unpack_noted(packed: Mapping[str, tuple[bytes, bytes]]) -> dict[str, Noted]:
     return {
-        (of := BY_KEY[key]).name: (np.frombuffer(pages, "<u4"), np.frombuffer(values, f"<{of.dtype}"))
+        (column := BY_KEY[key]).name: (np.frombuffer(pages, "<u4"), np.frombuffer(values, f"<{column.dtype}"))
         for key, (pages, values) in packed.items()
     }
 
@@ -92,7 +92,10 @@ CODECS: Final[Mapping[str, Codec]] = {
     "noted": (_pack_noted, _unpack_noted),
     "entries": ENTRIES,
     "metas": (pages_by_meta, lambda packed: {page: meta for meta, pages in packed for page in pages}),
-    "trusted": (lambda found: found is not None and [pack_weights(found)], lambda packed: unpack_weights(*packed)),
+    "trusted": (
+        lambda weights: weights is not None and [pack_weights(weights)],
+        lambda packed: unpack_weights(*packed),
+    ),
     "kept_from": (lambda number: number + 1, lambda packed: packed - 1),
     **dict.fromkeys(("compared", "near_new", "far_new"), FLAGS),
 }
@@ -222,9 +225,9 @@ class Effect:
             StoreDamaged: the bytes are not a record, are truncated, or have a version unknown to this program.
         """
         try:
-            if (found := HEADER.unpack_from(record)) != (MAGIC, VERSION):
+            if (header := HEADER.unpack_from(record)) != (MAGIC, VERSION):
                 raise StoreDamaged(
-                    f"a record of the journal has format {found[0]!r} version {found[1]}, but this program reads "
+                    f"a record of the journal has format {header[0]!r} version {header[1]}, but this program reads "
                     f"version {VERSION}: use the program that wrote it"
                 )
             parts = msgpack.unpackb(record[HEADER.size :], strict_map_key=False, use_list=False)
@@ -239,7 +242,9 @@ class Effect:
 ALWAYS: Final = ("lsn", "previous", "books", "pages", "host_count")
 UNPACKED: Final = ("urls", "other_links", "digest", "size")
 PARTS: Final[Sequence[tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]] = [
-    (of.name, *CODECS.get(of.name, of.metadata.get("codec", PLAIN))) for of in fields(Effect) if of.name not in UNPACKED
+    (part.name, *CODECS.get(part.name, part.metadata.get("codec", PLAIN)))
+    for part in fields(Effect)
+    if part.name not in UNPACKED
 ]
 HEADER: Final = Struct("<4sH")
 

@@ -60,12 +60,12 @@ class Follower:
             ["HMGET", self.keys.head, "lsn", "digest", "stop"],
             ["XRANGE", self.keys.journal, f"({self.replica.head.lsn}-0", "+", "COUNT", count],
         ]
-        asked += [["XRANGE", one.key, one.last, "+"] for one in self.changes if one.last is not None]
+        asked += [["XRANGE", stream.key, stream.last, "+"] for stream in self.changes if stream.last is not None]
         if self._tail_bytes >= TAIL_LOOK_BYTES:
             asked.append(["XRANGE", self.keys.journal, "-", "+", "COUNT", 1])
         return asked
 
-    def take(self, answers: Sequence[Any]) -> bool:
+    def apply_answers(self, answers: Sequence[Any]) -> bool:
         """Apply the replies to `commands`; return whether the replica has reached that head or passed it.
 
         Raises:
@@ -74,12 +74,12 @@ class Follower:
         (*stored_head, stop), entries, *first = answers
         head, replica, self.stopped = head_of(stored_head), self.replica, stop is not None
         with replica.following():
-            read = [one for one in self.changes if one.last is not None]
-            for one, changed in zip(read, first, strict=False):
-                if len(changed) != 1 or changed[0][0] != one.last:  # Mostly there are none after the last.
-                    one.take(changed)
+            read = [stream for stream in self.changes if stream.last is not None]
+            for stream, changed in zip(read, first, strict=False):
+                if len(changed) != 1 or changed[0][0] != stream.last:  # Mostly there are none after the last.
+                    stream.add_entries(changed)
             del first[: len(read)]
-            news = [one for one in self.changes if one.waiting]
+            news = [stream for stream in self.changes if stream.waiting]
             if not self._loaded:
                 if head != replica.head:
                     return self._reload("")
@@ -94,15 +94,15 @@ class Follower:
                     return self._reload(f"record {name.decode()} does not follow {replica.head.lsn}")
                 if effect.restored:  # Even if it follows: the rest of the store may be of another time.
                     return self._reload("a backup was restored")
-                for one in news:
-                    one.hear(effect.lsn - 1)
+                for stream in news:
+                    stream.hear(effect.lsn - 1)
                 replica.apply(effect)
                 self._entry_bytes += (len(fields[b"r"]) - self._entry_bytes) // 8
                 self._tail_bytes += len(fields[b"r"])
             if head.lsn == replica.head.lsn and head != replica.head:
                 return self._reload(f"record {head.lsn} is not the one that the head names")
-            for one in news:
-                one.hear(replica.head.lsn)
+            for stream in news:
+                stream.hear(replica.head.lsn)
             if first:
                 self._shorten_tail(first[0])
             return replica.head.lsn >= head.lsn
@@ -215,8 +215,8 @@ class Follower:
         images, fields = [], ("l", *fields_of(self.replica))
         for first in range(0, count, BLOCKS_A_READ):
             numbers = range(first, min(first + BLOCKS_A_READ, count))
-            for found in ask(self.client, [["HMGET", self.keys.block(n), *fields] for n in numbers]):
-                pairs = zip(fields, found, strict=True)
+            for stored in ask(self.client, [["HMGET", self.keys.block(n), *fields] for n in numbers]):
+                pairs = zip(fields, stored, strict=True)
                 images.append({name: value for name, value in pairs if value is not None})
         return images
 
@@ -235,9 +235,9 @@ class Follower:
         self.replica.tail = chunks.preceded(start, pack_lines(urls))
 
 
-def head_of(found: Sequence[bytes | None]) -> Head:
+def head_of(stored: Sequence[bytes | None]) -> Head:
     """Parse a stored head."""
-    lsn, digest = found
+    lsn, digest = stored
     return Head(int(lsn), digest) if lsn is not None and digest is not None else NO_HEAD
 
 
@@ -252,7 +252,7 @@ def catch_up(client: Client, followers: Iterable["Follower"]) -> None:
         answers = iter(ask(client, [command for part in commands for command in part]))
         behind = []
         for follower, follower_commands in zip(todo, commands, strict=True):
-            if follower.take([next(answers) for _ in follower_commands]):
+            if follower.apply_answers([next(answers) for _ in follower_commands]):
                 follower.checked_at = asked_at
             else:
                 behind.append(follower)

@@ -22,7 +22,7 @@ NO_SLOT: Final = 0  # Slots are numbered from 1.
 
 class _Rows(Growing):
     COLUMNS = (
-        *((of.name, of.dtype) for of in COLUMNS if of.kind is ColumnKind.HISTORY),
+        *((column.name, column.dtype) for column in COLUMNS if column.kind is ColumnKind.HISTORY),
         ("newest", "u4"),  # Slot of its newest measure.
         ("kept", "u2"),  # Number of measures kept.
     )
@@ -123,8 +123,10 @@ class Histories:
                 for name, _ in _Anchors.COLUMNS:
                     undo.keep(self.anchors, name, rows)
         for wave in range(int(nth.max(initial=-1)) + 1):  # Usually one wave: each page is read once.
-            at = order[nth == wave]
-            self._read_once(rows[at], clock[at], cash[at], at_us[at], digest[at], undo)
+            positions = order[nth == wave]
+            self._read_once(
+                rows[positions], clock[positions], cash[positions], at_us[positions], digest[positions], undo
+            )
 
     def _read_once(  # noqa: PLR0917 - columns of one table
         self, rows: Uint32s, clock: Int64s, cash: Int64s, at_us: Int64s, digest: NDArray[np.uint64], undo: Undo | None
@@ -187,16 +189,18 @@ class Histories:
         kept = self.rows.kept[rows].astype(np.int64)
         starts = np.zeros(len(rows) + 1, np.int64)
         np.cumsum(kept, out=starts[1:])
-        of = np.zeros(int(starts[-1]), np.uint32)
+        measure_slots = np.zeros(int(starts[-1]), np.uint32)
         slots, left = self.rows.newest[rows], kept.copy()
         some = np.flatnonzero(left)
         slots = slots[some]
         while len(some):
             left[some] -= 1
-            of[starts[some] + left[some]] = slots
+            measure_slots[starts[some] + left[some]] = slots
             more = left[some] > 0
             some, slots = some[more], self.slots.older[slots[more]]
-        return Measures(starts, self.slots.clock[of], self.slots.cash[of], self.slots.at_us[of])
+        return Measures(
+            starts, self.slots.clock[measure_slots], self.slots.cash[measure_slots], self.slots.at_us[measure_slots]
+        )
 
     def last_read_us(self, rows: Uint32s) -> Int64s:
         """Return the latest time among the kept measures of pages, given their rows; 0 for row 0 and without reads."""
@@ -211,8 +215,8 @@ class Histories:
 
     def measures_of(self, row: int) -> list[PageMeasure]:
         """Return the measures of one page, oldest first."""
-        found = self.measures(np.array([row], np.uint32))
-        columns = (found.clock.tolist(), found.cash.tolist(), found.at_us.tolist())
+        measures = self.measures(np.array([row], np.uint32))
+        columns = (measures.clock.tolist(), measures.cash.tolist(), measures.at_us.tolist())
         return [PageMeasure(*numbers) for numbers in zip(*columns, strict=True)]
 
     def anchors_of(self, row: int) -> tuple[Anchor, ...]:
@@ -231,12 +235,12 @@ class Histories:
 
     def pack(self, offsets: NDArray[np.uint16], rows: Uint32s) -> bytes:
         """Pack the rows of the pages of a block; `offsets` are the positions of these pages in the block."""
-        table, found = self.rows, self.measures(rows)
-        parts: list[NDArray[np.generic]] = [np.array([len(rows), len(found.clock)], "<u4"), offsets.astype("<u2")]
+        table, measures = self.rows, self.measures(rows)
+        parts: list[NDArray[np.generic]] = [np.array([len(rows), len(measures.clock)], "<u4"), offsets.astype("<u2")]
         parts += [getattr(table, name)[rows].astype(f"<{dtype}") for name, dtype in KEPT_ROWS]
         if self.rules.continuous:
             parts += [getattr(self.anchors, name)[rows].astype(f"<{dtype}") for name, dtype in _Anchors.COLUMNS]
-        parts += [found.clock.astype("<i8"), found.cash.astype("<i8"), found.at_us.astype("<i8")]
+        parts += [measures.clock.astype("<i8"), measures.cash.astype("<i8"), measures.at_us.astype("<i8")]
         return b"".join(part.tobytes() for part in parts)
 
     def unpack(self, packed: bytes) -> tuple[NDArray[np.uint16], Uint32s]:
@@ -246,19 +250,19 @@ class Histories:
             ValueError: the length is wrong.
         """
         n, m = np.frombuffer(packed, "<u4", 2).tolist()
-        at = 8
+        offset = 8
 
-        def take(dtype: str, count: int) -> NDArray[np.generic]:
-            nonlocal at
-            array = np.frombuffer(packed, f"<{dtype}", count, at)
-            at += array.nbytes
+        def read_array(dtype: str, count: int) -> NDArray[np.generic]:
+            nonlocal offset
+            array = np.frombuffer(packed, f"<{dtype}", count, offset)
+            offset += array.nbytes
             return array
 
-        offsets = take("u2", n)
-        table = {name: take(dtype, n) for name, dtype in KEPT_ROWS}
-        anchors = {name: take(dtype, n) for name, dtype in KEPT_ANCHORS} if self.rules.continuous else {}
-        measures = [take("i8", m) for _ in MEASURES]
-        if at != len(packed) or int(table["kept"].sum(dtype=np.int64)) != m:
+        offsets = read_array("u2", n)
+        table = {name: read_array(dtype, n) for name, dtype in KEPT_ROWS}
+        anchors = {name: read_array(dtype, n) for name, dtype in KEPT_ANCHORS} if self.rules.continuous else {}
+        measures = [read_array("i8", m) for _ in MEASURES]
+        if offset != len(packed) or int(table["kept"].sum(dtype=np.int64)) != m:
             raise ValueError("rows of histories have a wrong length")
         return offsets.astype(np.uint16), self.adopt(table, anchors, measures)
 

@@ -85,17 +85,17 @@ def refuse_links(  # noqa: PLR0917 - what a batch names, and the limit
     if not host_of:
         return np.arange(len(new.named)), new.named, set()
     admitted, refused, pairs = dict[int, int](), list[int](), set[tuple[int, int]]()
-    for at in np.flatnonzero(np.isin(ids, list(host_of))).tolist():
-        page = int(ids[at])
+    for position in np.flatnonzero(np.isin(ids, list(host_of))).tolist():
+        page = int(ids[position])
         if page in admitted:
             continue
         host = host_of[page]
-        if explicit[at] or room[host] > 0:
+        if explicit[position] or room[host] > 0:
             room[host] -= 1
-            admitted[page] = at
+            admitted[page] = position
         else:
-            refused.append(at)
-            pairs.add((int(event_of[at]), page))
+            refused.append(position)
+            pairs.add((int(event_of[position]), page))
     ids[refused] = REFUSED
     places = new.named.copy()
     doubtful = np.array([page for page in host_of if page >= new.first], np.int64)

@@ -59,11 +59,11 @@ class HostTable:
             return self.domains
         new: dict[str, int] = {}
         known, first = self._domain_number, len(self._domain_number)
-        found = [
+        numbers = [
             known[domain] if domain in known else new.setdefault(domain, first + len(new))
             for domain in map(registered_domain, names)
         ]
-        return np.concatenate((self.domains, np.array(found, np.int32)))
+        return np.concatenate((self.domains, np.array(numbers, np.int32)))
 
     def canonical_urls(
         self, texts: Sequence[str], bytes_max: int, normalization: Normalization = PLAIN
@@ -76,9 +76,9 @@ class HostTable:
         joined = "\n".join(texts)
         if normalization.rules or not joined.isascii() or joined.count("\n") != len(texts) - 1:
             return [canonical_or_none(text, bytes_max, normalization) for text in texts]
-        found = UrlBatch(texts)
-        heads, firsts, lasts = found.heads()
-        sure = (heads & found.plain() & (found.lengths() <= bytes_max)).tolist()
+        batch = UrlBatch(texts)
+        heads, firsts, lasts = batch.heads()
+        sure = (heads & batch.plain() & (batch.lengths() <= bytes_max)).tolist()
         known = self._number
         return [
             text
@@ -104,8 +104,8 @@ class HostTable:
                 authority = authorities[i]
                 if authority not in met:
                     host = host_of(urls[i])
-                    found = known.get(host)
-                    met[authority] = new.setdefault(host, len(self) + len(new)) if found is None else found
+                    host_number = known.get(host)
+                    met[authority] = new.setdefault(host, len(self) + len(new)) if host_number is None else host_number
                 numbers[i] = met[authority]
         return np.array(numbers, np.int64), list(new)
 
@@ -155,5 +155,5 @@ class HostTable:
         while self._below and (kept > HOSTS_KEPT_MAX or len(self._below) >= DOMAINS_KEPT_MAX):
             kept -= len(self._below.pop(next(iter(self._below)))[1])  # The first key is the least recently used.
         self._below[domain] = len(self.names), numbers
-        found: list[int] = numbers.tolist()
-        return found
+        listed: list[int] = numbers.tolist()
+        return listed

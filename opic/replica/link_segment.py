@@ -156,12 +156,12 @@ def _from_planes(planes: list[bytes], count: int, dtype: str) -> NDArray[Any]:
     width = np.dtype(dtype).itemsize
     if len(planes) != width:
         raise ValueError("a number of planes is wrong")
-    found = np.zeros((count, width), np.uint8)
-    for at, plane in enumerate(planes):
+    rows = np.zeros((count, width), np.uint8)
+    for column, plane in enumerate(planes):
         if plane:
             raw = plane if len(plane) == count else decompress(plane, count)
-            found[:, at] = np.frombuffer(raw, np.uint8)
-    return found.reshape(-1).view(dtype)
+            rows[:, column] = np.frombuffer(raw, np.uint8)
+    return rows.reshape(-1).view(dtype)
 
 
 def _sealed(value: object) -> bytes:

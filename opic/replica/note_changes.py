@@ -34,19 +34,19 @@ def host_changes(
     if not table.used("times") and True not in said:
         return {}
     now: dict[int, HostFailures] = {}
-    for place, failed in enumerate(said):
-        own = named.own[place]
-        if failed is None or (own < 0 and place not in named.seeds):
+    for index, failed in enumerate(said):
+        own = named.own[index]
+        if failed is None or (own < 0 and index not in named.seeds):
             continue
-        ids = np.array((own,) if own >= 0 else named.seeds[place], np.int64)
+        ids = np.array((own,) if own >= 0 else named.seeds[index], np.int64)
         new = ids >= named.first
         hosts = replica.columns.host[np.where(new, 0, ids)].astype(np.int64)
         hosts[new] = named.new_hosts[ids[new] - named.first]
         for host in set(hosts.tolist()):
-            before = now.get(host) or table.of(host)
-            now[host] = host_failures_after(before, failed=failed, time_us=items[place].record.time_us)
-    changed = sorted((host, found) for host, found in now.items() if found != table.of(host))
-    columns = zip(*((host, *found) for host, found in changed), strict=True) if changed else ()
+            before = now.get(host) or table.failures_of(host)
+            now[host] = host_failures_after(before, failed=failed, time_us=items[index].record.time_us)
+    changed = sorted((host, failures) for host, failures in now.items() if failures != table.failures_of(host))
+    columns = zip(*((host, *failures) for host, failures in changed), strict=True) if changed else ()
     dtypes = {"host": np.uint32, "times": np.uint16, "first_us": np.int64, "last_us": np.int64}
     pairs = zip(dtypes.items(), columns, strict=False)
     return {f"failing_{name}": np.array(column, dtype) for (name, dtype), column in pairs}
@@ -71,40 +71,40 @@ def note_changes(columns: PageColumns, named: PageLookup, events: Sequence[Check
         events: the events.
     """
     changes = NoteChanges()
-    pages = [(page,) if page >= 0 else named.seeds.get(place, ()) for place, page in enumerate(named.own)]
-    for of, merge in NOTED_ARRAYS:
-        said = [getattr(event, of.name) for event in events]
-        if of.to_links is not None:
-            found, changes.to_links[of.name] = _spread(of, of.to_links, columns, named, events)
+    pages = [(page,) if page >= 0 else named.seeds.get(index, ()) for index, page in enumerate(named.own)]
+    for column, merge in NOTED_ARRAYS:
+        said = [getattr(event, column.name) for event in events]
+        if column.to_links is not None:
+            change, changes.to_links[column.name] = _spread(column, column.to_links, columns, named, events)
         else:
-            found = _merged(of, merge, columns, pages, said) if any(said) or columns.used(of.name) else NOTHING
-        if len(found[0]):
-            changes.noted[of.name] = found
+            change = _merged(column, merge, columns, pages, said) if any(said) or columns.used(column.name) else NOTHING
+        if len(change[0]):
+            changes.noted[column.name] = change
     if named.seeds and (columns.used("failures") or any(event.failures for event in events)):
         changes.revived = _revived(columns, named, pages, events)
     return changes
 
 
 def _merged(
-    of: Column, merge: Merge, columns: PageColumns, pages: Sequence[Sequence[int]], said: Sequence[Any]
+    column: Column, merge: Merge, columns: PageColumns, pages: Sequence[Sequence[int]], said: Sequence[Any]
 ) -> Noted:
     """Return the changes of a column, given the pages of each event, and what it says of them."""
     ids = np.array(sorted(set(chain.from_iterable(pages))), np.int64)
-    if not any(said) and not columns.stored(of.name, ids).any():
+    if not any(said) and not columns.stored(column.name, ids).any():
         return NOTHING
-    before = columns.of(of.name, ids)
+    before = columns.values_of(column.name, ids)
     now = dict(zip(ids.tolist(), before.tolist(), strict=True))
     for some, value in zip(pages, said, strict=True):
         if value is not None:
             for page in some:
                 now[page] = merge(now[page], value)
-    after = np.array(list(now.values()), of.dtype)
+    after = np.array(list(now.values()), column.dtype)
     changed = after != before
     return ids[changed].astype(np.uint32), after[changed]
 
 
 def _spread(
-    of: Column,
+    column: Column,
     to_links: Callable[[int], int],
     columns: PageColumns,
     named: PageLookup,
@@ -112,36 +112,36 @@ def _spread(
 ) -> tuple[Noted, Sequence[int]]:
     """Return the changes of a column whose greatest values are kept, and that links get too; and what links get."""
     given = any(
-        getattr(event, of.name) or (event.transfer is not None and getattr(event.transfer, of.name).any())
+        getattr(event, column.name) or (event.transfer is not None and getattr(event.transfer, column.name).any())
         for event in events
     )
-    if not given and not (columns.used(of.name) and columns.of(of.name, np.maximum(named.own, 0)).any()):
+    if not given and not (columns.used(column.name) and columns.values_of(column.name, np.maximum(named.own, 0)).any()):
         return NOTHING, ()
     own = np.array(named.own, np.int64)
     seeds = [np.array(pages, np.int64) for pages in named.seeds.values()]
     ids = distinct(np.concatenate((named.links, own[own >= 0], *seeds)))
-    before = columns.of(of.name, ids).astype(np.int64)
+    before = columns.values_of(column.name, ids).astype(np.int64)
     now, of_links = before.copy(), [0] * len(events)
     at_link, at_own, edges = np.searchsorted(ids, named.links), np.searchsorted(ids, own).tolist(), named.edges
 
-    def raise_to(at: Int64s, value: Int64s | int) -> None:
-        now[at] = np.maximum(now[at], value)
+    def raise_to(positions: Int64s, value: Int64s | int) -> None:
+        now[positions] = np.maximum(now[positions], value)
 
-    for place, event in enumerate(events):
-        links, said = slice(edges[place], edges[place + 1]), getattr(event, of.name)
-        if named.own[place] >= 0:
-            value = max(int(now[at_own[place]]), said)
-            now[at_own[place]] = value
-            of_links[place] = value = to_links(said or value)
+    for index, event in enumerate(events):
+        links, said = slice(edges[index], edges[index + 1]), getattr(event, column.name)
+        if named.own[index] >= 0:
+            value = max(int(now[at_own[index]]), said)
+            now[at_own[index]] = value
+            of_links[index] = value = to_links(said or value)
             if value:
                 raise_to(at_link[links], value)
         elif event.transfer is not None:
-            if (sent := getattr(event.transfer, of.name)).any():
-                raise_to(at_link[links], sent[named.order[place]])
-        elif said and place in named.seeds:
-            raise_to(np.searchsorted(ids, named.seeds[place]), said)
+            if (sent := getattr(event.transfer, column.name)).any():
+                raise_to(at_link[links], sent[named.order[index]])
+        elif said and index in named.seeds:
+            raise_to(np.searchsorted(ids, named.seeds[index]), said)
     changed = np.flatnonzero(now > before)
-    return (ids[changed].astype(np.uint32), now[changed].astype(of.dtype)), of_links
+    return (ids[changed].astype(np.uint32), now[changed].astype(column.dtype)), of_links
 
 
 def _revived(
@@ -150,6 +150,6 @@ def _revived(
     """Return the pages that had failed, and that a seed names last."""
     seeded = {page: own < 0 for own, some in zip(named.own, pages, strict=True) for page in some}
     ids = [page for page, last in seeded.items() if last]
-    before = dict(zip(ids, columns.of("failures", np.array(ids, np.int64)).tolist(), strict=True))
+    before = dict(zip(ids, columns.values_of("failures", np.array(ids, np.int64)).tolist(), strict=True))
     failed = {own for own, event in zip(named.own, events, strict=True) if event.failures}
     return [page for page in ids if before[page] or page in failed]

@@ -69,11 +69,11 @@ def lines_around(packed: bytes, number: int) -> tuple[int, list[bytes]]:
     if not in_pieces(packed):
         return 0, _unpacked(packed).split(b"\n")
     ends, start = _ends(packed)
-    at = number // LINES_A_PIECE
-    if at >= len(ends):
-        return at * LINES_A_PIECE, []
-    piece = packed[start + (ends[at - 1] if at else 0) : start + ends[at]]
-    return at * LINES_A_PIECE, _unpacked(piece).split(b"\n")
+    index = number // LINES_A_PIECE
+    if index >= len(ends):
+        return index * LINES_A_PIECE, []
+    piece = packed[start + (ends[index - 1] if index else 0) : start + ends[index]]
+    return index * LINES_A_PIECE, _unpacked(piece).split(b"\n")
 
 
 def text_of(lines: bytes) -> str:

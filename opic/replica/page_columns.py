@@ -28,11 +28,12 @@ PAGE_COLUMNS: Final = (
     *YIELDS,
     *CHANGES,
 )
-BY_NAME: Final = {of.name: of for of in PAGE_COLUMNS}
-BY_KEY: Final = {of.key: of for of in PAGE_COLUMNS if of.key}
-DENSE: Final = tuple(of for of in PAGE_COLUMNS if of.kind is ColumnKind.DENSE)
-SPARSE: Final = tuple(of for of in PAGE_COLUMNS if of.kind is ColumnKind.SPARSE)
-NOTED_ARRAYS: Final = tuple((of, merge) for of, merge in NOTED if of.dtype)  # Columns of a replica that events give.
+BY_NAME: Final = {column.name: column for column in PAGE_COLUMNS}
+BY_KEY: Final = {column.key: column for column in PAGE_COLUMNS if column.key}
+DENSE: Final = tuple(column for column in PAGE_COLUMNS if column.kind is ColumnKind.DENSE)
+SPARSE: Final = tuple(column for column in PAGE_COLUMNS if column.kind is ColumnKind.SPARSE)
+# Columns of a replica that events give.
+NOTED_ARRAYS: Final = tuple((column, merge) for column, merge in NOTED if column.dtype)
 LASTING: Final = ("state", "host")  # What stays of a forgotten page: that it is, and how its id is found again.
 
 
@@ -43,8 +44,8 @@ class SparseColumns(Growing):
 
     def __init__(self) -> None:
         super().__init__()
-        for of in self.SPARSE:
-            setattr(self, of.name, np.zeros(0, of.dtype))
+        for column in self.SPARSE:
+            setattr(self, column.name, np.zeros(0, column.dtype))
 
     def used(self, name: str) -> bool:
         """Tell whether a column ever had another value than the default."""
@@ -58,8 +59,8 @@ class SparseColumns(Growing):
         """Return a sparse column, grown to the wanted number of rows."""
         if rows > len(getattr(self, name)):
             setattr(self, name, grown(getattr(self, name), rows))
-        found: NDArray[Any] = getattr(self, name)
-        return found
+        column: NDArray[Any] = getattr(self, name)
+        return column
 
     def keep(self, name: str, ids: Ids, undo: Undo | None) -> NDArray[Any]:
         """Return a sparse column whose values of `ids` are about to change; `undo` receives the old ones, if any."""
@@ -96,7 +97,7 @@ class SparseColumns(Growing):
 class PageColumns(SparseColumns):
     """Columns by page id. Rows past the known pages are 0."""
 
-    COLUMNS = tuple((of.name, of.dtype) for of in DENSE)
+    COLUMNS = tuple((column.name, column.dtype) for column in DENSE)
     SPARSE = SPARSE
     v: Int64s  # Cash minus the credit of the page's class.
     inflow: Int64s
@@ -112,10 +113,10 @@ class PageColumns(SparseColumns):
         super().__init__()
         self.puts = dict.fromkeys(BY_NAME, 0)  # How often values of a column that events give have changed.
 
-    def of(self, name: str, ids: Ids) -> NDArray[Any]:
+    def values_of(self, name: str, ids: Ids) -> NDArray[Any]:
         """Return the values of a column, (n,)."""
-        found, default = self.stored(name, ids), BY_NAME[name].default
-        return np.where(found == 0, default, found) if default else found
+        stored, default = self.stored(name, ids), BY_NAME[name].default
+        return np.where(stored == 0, default, stored) if default else stored
 
     def near(self, least: int, pages: int) -> Int64s:
         """Return the ids below `pages` whose nearness is at least `least`, ascending. Costs .3 ms a million pages."""
@@ -129,7 +130,7 @@ class PageColumns(SparseColumns):
 
     def clear(self, ids: Ids, *, undo: Undo | None) -> None:
         """Clear every column of pages that are forgotten; the ids are distinct."""
-        for name in (of.name for of in (*DENSE, *SPARSE) if of.name not in LASTING):
+        for name in (column.name for column in (*DENSE, *SPARSE) if column.name not in LASTING):
             there = ids[ids < len(getattr(self, name))]
             if len(there):
                 if undo is not None:
@@ -151,16 +152,16 @@ class HostColumns(SparseColumns):
 
     def rows(self, hosts: Ids) -> tuple[NDArray[Any], ...]:
         """Return the columns of hosts, (n,) each."""
-        return tuple(self.stored(of.name, hosts) for of in self.SPARSE)
+        return tuple(self.stored(column.name, hosts) for column in self.SPARSE)
 
-    def of(self, host: int) -> HostFailures:
+    def failures_of(self, host: int) -> HostFailures:
         """Return the failures of a host."""
         return HostFailures(*(int(column[0]) for column in self.rows(np.array([host]))))
 
     def note(self, hosts: Ids, rows: Sequence[NDArray[Any]], undo: Undo | None) -> None:
         """Set the columns of distinct hosts, (n,) each."""
-        for of, values in zip(self.SPARSE, rows, strict=True):
-            self.put(of.name, hosts, values, undo)
+        for column, values in zip(self.SPARSE, rows, strict=True):
+            self.put(column.name, hosts, values, undo)
 
     def given_up(self, patience: Patience) -> Bools:
         """Return a mask of the hosts that are given up; hosts past its end are not."""

@@ -93,16 +93,16 @@ class PageLookup:
             ends.append(len(raw))
         self.ends = np.array(ends, np.int64)
         context, replica = self.context, self.context.replica
-        fingerprints = context.fingerprints.of(raw)
+        fingerprints = context.fingerprints.hash_strings(raw)
         self.ids = ids = replica.index.find(fingerprints)
         self.looked_up, self.new_urls = len(raw), list[str]()
         self.new_fingerprints: Uint64s = np.empty(0, np.uint64)
         to_forget = [url for event in events if event.outcome is Outcome.FORGET for url in event.seeds]
-        found = replica.find(context.fingerprints.of(to_forget)) if to_forget else np.empty(0, np.int64)
-        self.forgotten, self.again = found[found >= 0], dict[int, str]()
+        pages = replica.find(context.fingerprints.hash_strings(to_forget)) if to_forget else np.empty(0, np.int64)
+        self.forgotten, self.again = pages[pages >= 0], dict[int, str]()
         missing = np.flatnonzero(ids < 0)
         self._note_forgotten(ids, raw)
-        self.found = len(raw) - len(missing)
+        self.hits = len(raw) - len(missing)
         first_seen, self.refused = np.empty(0, np.int64), dict[int, int]()
         if len(missing) and context.shards > 1:
             ids[missing] = context.far.find(fingerprints[missing], replica.shard)
@@ -125,18 +125,18 @@ class PageLookup:
         """Find the ids of strings that do not equal a known URL; return the first position of each new page."""
         context, replica, shards = self.context, self.context.replica, self.context.shards
         once, same_as = in_order(fingerprints[missing])
-        at = missing[once]
-        texts = [raw[i] for i in at.tolist()]
+        positions = missing[once]
+        texts = [raw[i] for i in positions.tolist()]
         urls = replica.hosts.canonical_urls(texts, context.limits.url_bytes_max, context.limits.normalization)
-        hashed, pages = fingerprints[at], np.full(len(at), UNKNOWN)
+        hashed, pages = fingerprints[positions], np.full(len(positions), UNKNOWN)
         rewritten = [i for i, (text, url) in enumerate(zip(texts, urls, strict=True)) if url is not text]
         if rewritten:
             bad = [i for i in rewritten if urls[i] is None]
             pages[bad] = BAD_LINK
             good = [i for i in rewritten if urls[i] is not None]
-            hashed[good] = context.fingerprints.of([urls[i] or "" for i in good])
-            pages[good] = found = replica.index.find(hashed[good])
-            self._note_forgotten(found, [urls[i] or "" for i in good])
+            hashed[good] = context.fingerprints.hash_strings([urls[i] or "" for i in good])
+            pages[good] = known = replica.index.find(hashed[good])
+            self._note_forgotten(known, [urls[i] or "" for i in good])
         unknown = np.flatnonzero(pages == UNKNOWN)
         if shards > 1 and len(unknown):
             named = [urls[i] or "" for i in unknown.tolist()]
@@ -152,8 +152,8 @@ class PageLookup:
         self.ids[missing] = pages[same_as]
         if shards > 1 and rewritten:
             far = np.array([i for i in rewritten if pages[i] >= FAR], np.int64)
-            context.far.put(fingerprints[at[far]], pages[far])
-        return at[new]
+            context.far.put(fingerprints[positions[far]], pages[far])
+        return positions[new]
 
     def _refuse_links(self, events: Sequence[CheckedEvent], first_seen: Int64s) -> Int64s:
         """Refuse the links that lead to further pages of full hosts; return where each of the other new pages is named.
@@ -175,8 +175,8 @@ class PageLookup:
         )
         self.new_urls = [self.new_urls[i] for i in kept.tolist()]
         self.new_fingerprints = self.new_fingerprints[kept]
-        for place, _ in pairs:
-            self.refused[place] = self.refused.get(place, 0) + 1
+        for index, _ in pairs:
+            self.refused[index] = self.refused.get(index, 0) + 1
         return first_seen
 
     def _note_forgotten(self, ids: Int64s, urls: Sequence[str]) -> None:
@@ -198,12 +198,12 @@ class PageLookup:
         own[paged] = ids[starts[paged]]
         self.own = own.tolist()
         self.seeds = {
-            at: ids[starts[at] : ends[at]].tolist()
-            for at in np.flatnonzero(~paged & ~brings & (ends > starts)).tolist()
+            index: ids[starts[index] : ends[index]].tolist()
+            for index in np.flatnonzero(~paged & ~brings & (ends > starts)).tolist()
         }
         event = np.repeat(np.arange(count), ends - starts)
         # The pages of a transfer are distinct. Its amounts are sorted by page id.
-        self.order = {at: _order(ids[starts[at] : ends[at]]) for at in np.flatnonzero(brings).tolist()}
+        self.order = {index: _order(ids[starts[index] : ends[index]]) for index in np.flatnonzero(brings).tolist()}
         linked = (paged | brings)[event]
         linked[starts[paged]] = False
         bad = linked & (ids == BAD_LINK)
@@ -213,12 +213,15 @@ class PageLookup:
         self.far_links: list[Int64s] = []
         if self.context.shards > 1:
             away = (pairs & FAR) != 0
-            far, at = pairs[away] & (FAR - 1), pairs[away] >> ID_BITS
+            far, far_events = pairs[away] & (FAR - 1), pairs[away] >> ID_BITS
             pairs = pairs[~away]
-            edges = np.searchsorted(at, np.arange(count + 1))
+            edges = np.searchsorted(far_events, np.arange(count + 1))
             self.far_links = [far[a:b] for a, b in pairwise(edges.tolist())]
             digests = self.context.far.digest[far]
-            self.far_edges, self.packed_far = edges.tolist(), digests[np.lexsort((digests, at))].astype("<i8").tobytes()
+            self.far_edges, self.packed_far = (
+                edges.tolist(),
+                digests[np.lexsort((digests, far_events))].astype("<i8").tobytes(),
+            )
         self.links, self.event_of = pairs & ID_MASK, pairs >> ID_BITS
         self.edges = np.searchsorted(self.event_of, np.arange(count + 1)).tolist()
         self.packed_links = self.links.astype("<i8").tobytes()

@@ -24,10 +24,10 @@ class PageOffers:
         """How often priorities have changed."""
         return self._columns.puts["priority"]
 
-    def of(self, ids: Ids) -> tuple[Uint8s, Int64s, Float64s]:
+    def columns_of(self, ids: Ids) -> tuple[Uint8s, Int64s, Float64s]:
         """Return failures, earliest times in Unix microseconds and priorities of pages, (n,) each."""
         failures, not_before_us, priority = (
-            self._columns.of(name, ids) for name in ("failures", "not_before_us", "priority")
+            self._columns.values_of(name, ids) for name in ("failures", "not_before_us", "priority")
         )
         return failures, not_before_us, priority
 
@@ -35,7 +35,7 @@ class PageOffers:
         """Return a mask of the pages that are given up, after so many failures; None if no page ever failed."""
         if not self._columns.used("failures"):
             return None
-        return self._columns.of("failures", ids) >= failures_of_given_up(max_failures)
+        return self._columns.values_of("failures", ids) >= failures_of_given_up(max_failures)
 
     def given_up_pages(self, max_failures: int) -> Int64s:
         """Return the pages that are given up, ascending. Costs .1 ms a million pages."""
@@ -43,11 +43,11 @@ class PageOffers:
 
     def free_at(self, ids: Ids) -> Float64s | None:
         """Return when pages may be offered, in Unix seconds, 0 for at any time; None if no time was ever said."""
-        return self._columns.of("not_before_us", ids) / MILLION if self._columns.used("not_before_us") else None
+        return self._columns.values_of("not_before_us", ids) / MILLION if self._columns.used("not_before_us") else None
 
     def priority(self, ids: Ids) -> Float64s | None:
         """Return the priorities of pages; None if all are 1."""
-        return self._columns.of("priority", ids) if self.prioritised else None
+        return self._columns.values_of("priority", ids) if self.prioritised else None
 
     def preferred(self) -> Int64s:
         """Return the pages whose priority is above 1, ascending. Costs 1 ms a million pages."""

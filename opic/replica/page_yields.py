@@ -58,31 +58,31 @@ def note_yields(  # noqa: PLR0917 - columns of one table
     before = before_us[order]
     before[1:][again[1:]] = at_us[order][:-1][again[1:]]
     for wave in range(int(nth.max()) + 1):  # Usually one wave: each page is read once.
-        at, last_us = order[nth == wave], before[nth == wave]
-        ids = pages[at]
-        seen[ids] += np.where(seen[ids] == 0, links[at], new[at]).astype(np.uint32)
-        seconds = np.maximum(at_us[at] - last_us, ELAPSED_MIN_US) / 1e6
-        rate[ids] = np.where(last_us == 0, 0.0, new[at] / seconds)
+        positions, last_us = order[nth == wave], before[nth == wave]
+        ids = pages[positions]
+        seen[ids] += np.where(seen[ids] == 0, links[positions], new[positions]).astype(np.uint32)
+        seconds = np.maximum(at_us[positions] - last_us, ELAPSED_MIN_US) / 1e6
+        rate[ids] = np.where(last_us == 0, 0.0, new[positions] / seconds)
 
 
 def links_by_read(effect: Effect) -> Int64s:
     """Return how many links each read of an effect shows, (n,): with those to other shards where links are kept."""
-    found = effect.read_links.astype(np.int64)
+    counts = effect.read_links.astype(np.int64)
     if len(effect.far_counts):
-        found[effect.kept_from :] += effect.far_counts
-    return found
+        counts[effect.kept_from :] += effect.far_counts
+    return counts
 
 
 def new_by_read(effect: Effect) -> Int64s:
     """Return how many new links each read of an effect shows, (n,)."""
-    found = _discovered(effect)
+    counts = _discovered(effect)
     if len(effect.compared):
-        links, of_kept = effect.kept(), found[effect.kept_from :]
+        links, of_kept = effect.kept(), counts[effect.kept_from :]
         rows = np.arange(len(links))
         new = np.bincount(np.repeat(rows, links.near_counts)[links.near_new], minlength=len(rows))
         new += np.bincount(np.repeat(rows, links.far_counts)[links.far_new], minlength=len(rows))
         of_kept[effect.compared] = new[effect.compared]
-    return found
+    return counts
 
 
 def _discovered(effect: Effect) -> Int64s:
@@ -91,10 +91,10 @@ def _discovered(effect: Effect) -> Int64s:
     if not reads:
         return np.zeros(0, np.int64)
     of_read = np.repeat(np.arange(reads), effect.read_links)
-    at = np.flatnonzero(effect.links >= effect.first_page)
-    targets, first = np.unique(effect.links[at], return_index=True)
-    by = of_read[at][first]
+    new_links = np.flatnonzero(effect.links >= effect.first_page)
+    targets, first = np.unique(effect.links[new_links], return_index=True)
+    by = of_read[new_links][first]
     own, own_first = np.unique(effect.read_page, return_index=True)  # A page that is read before is known by then.
-    place = np.minimum(np.searchsorted(own, targets), len(own) - 1)
-    read_before = (own[place] == targets) & (own_first[place] < by)
+    positions = np.minimum(np.searchsorted(own, targets), len(own) - 1)
+    read_before = (own[positions] == targets) & (own_first[positions] < by)
     return np.bincount(by[~read_before], minlength=reads)

@@ -80,9 +80,9 @@ class RemotePages(Growing):
         shards, domains = self._places(urls)
         numbers = np.full(len(urls), MISSING)
         away = np.flatnonzero(shards != shard)
-        found = self._links.find(fingerprints[away])
-        known = found >= 0
-        numbers[away[known]] = self._linked[found[known]]
+        rows = self._links.find(fingerprints[away])
+        known = rows >= 0
+        numbers[away[known]] = self._linked[rows[known]]
         new = away[~known]
         if len(new):
             first, same_as = in_order(fingerprints[new])
@@ -103,9 +103,9 @@ class RemotePages(Growing):
     def _places(self, urls: Sequence[str]) -> tuple[Int64s, Int64s]:
         """Return the shards of canonical URLs and the numbers of their domains."""
         known, authorities = self._by_authority, UrlBatch(urls).authorities()
-        for at, authority in enumerate(authorities):
+        for index, authority in enumerate(authorities):
             if authority not in known:
-                host = host_of(urls[at])
+                host = host_of(urls[index])
                 known[authority] = shard_of(host, self._shards) << DOMAIN_BITS | self.domains.of_host(host)
         places = np.array([known[authority] for authority in authorities], np.int64)
         if len(known) > AUTHORITIES_MAX:
@@ -133,11 +133,11 @@ class RemotePages(Growing):
 
     def _link(self, fingerprints: Uint64s, numbers: Int64s) -> None:
         """Store the numbers of links; the fingerprints are distinct and unknown."""
-        at = len(self._links)
+        start = len(self._links)
         self._links.append(fingerprints)
         if len(self._links) > len(self._linked):
             self._linked = np.concatenate((self._linked, np.zeros(len(self._links), np.int64)))
-        self._linked[at : len(self._links)] = numbers
+        self._linked[start : len(self._links)] = numbers
 
     def paid(
         self, sent: Sequence[Int64s], owed: Sequence[tuple[int, int, int, int, int]], time_us: int, *, inflow: bool
@@ -176,7 +176,7 @@ class RemotePages(Growing):
         edges = np.flatnonzero(np.diff(self._shard[order])) + 1
         transfers = {}
         for pages in np.split(order, edges) if len(order) else ():
-            urls: Sequence[str] = [self._urls[at] for at in pages.tolist()]
+            urls: Sequence[str] = [self._urls[page] for page in pages.tolist()]
             columns = (getattr(self, name)[pages] for name in OWED)
             transfers[int(self._shard[pages[0]])] = Transfer(time_us, 0, urls, *columns)
         for name in OWED:

@@ -252,16 +252,16 @@ class Replica:
 
     # Reads.
 
-    def has(self, of: Column) -> bool:
+    def has(self, column: Column) -> bool:
         """Tell whether the replica keeps a column, by the rules and its settings."""
-        return self.rules.inflow if of.name == "inflow" else self.keeps_yields if of in YIELDS else True
+        return self.rules.inflow if column.name == "inflow" else self.keeps_yields if column in YIELDS else True
 
     def column(self, name: str, ids: Ids) -> NDArray[Any]:
         """Return the values of a column of pages, (n,), wherever it is kept."""
         if BY_NAME[name].kind is ColumnKind.HISTORY:
-            found: NDArray[Any] = getattr(self.histories.rows, name)[self.columns.row[ids]]
-            return found
-        return self.columns.of(name, ids)
+            values: NDArray[Any] = getattr(self.histories.rows, name)[self.columns.row[ids]]
+            return values
+        return self.columns.values_of(name, ids)
 
     @contextmanager
     def following(self) -> Iterator[None]:
@@ -303,7 +303,7 @@ class Replica:
     def cash(self, ids: Ids | slice = slice(None)) -> Int64s:
         """Return the cash of pages. A gone page has returned its grants, so its cash may be negative."""
         v, state = self.v[ids], self.state[ids]
-        return np.where(state & Flag.GONE, v, held(self.books, v, state))
+        return np.where(state & Flag.GONE, v, live_cash(self.books, v, state))
 
     def spent(self, ids: Ids | slice = slice(None)) -> Int64s:
         """Return the total history of pages."""
@@ -336,7 +336,7 @@ class Replica:
         return self.tail.get(ids)
 
 
-def held(books: Books, v: Int64s, state: Uint8s) -> Int64s:
+def live_cash(books: Books, v: Int64s, state: Uint8s) -> Int64s:
     """Return the cash of live pages; the values for other pages are meaningless."""
     if not books.weighted:
         return v + books.credit

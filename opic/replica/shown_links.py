@@ -80,8 +80,8 @@ class ShownLinks:
             (near, links.near, links.near_counts),
             (far, _far_keys(links), links.far_counts),
         ):
-            at = picked(counts, rows[known])
-            new[at] = ~np.isin(_of_row(rows[known], counts[rows[known]], keys[at]), before)
+            positions = picked(counts, rows[known])
+            new[positions] = ~np.isin(_of_row(rows[known], counts[rows[known]], keys[positions]), before)
         return FreshLinks(compared, near, far)
 
     def _before(self, links: PageLinks, rows: Int64s) -> tuple[Int64s, Bools]:
@@ -95,8 +95,8 @@ class ShownLinks:
         self._reserve(int(pages.max(initial=-1)) + 1)
         known, counts = here.copy(), np.maximum(self._count[pages], 0)
         known[~here] = self._count[pages] != NOT_KNOWN
-        at = np.repeat(self._start[pages] - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
-        parts = [_of_row(rows[~here], counts, self._pool[at])]
+        positions = np.repeat(self._start[pages] - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
+        parts = [_of_row(rows[~here], counts, self._pool[positions])]
         last = previous[rows[here]]
         for keys, of_row in ((links.near, links.near_counts), (_far_keys(links), links.far_counts)):
             parts.append(_of_row(rows[here], of_row[last], keys[picked(of_row, last)]))
@@ -140,8 +140,8 @@ class ShownLinks:
         """Replace the links of distinct pages."""
         rows, keys = np.arange(len(pages)), links.near
         if len(links.far):
-            of = np.concatenate((np.repeat(rows, links.near_counts), np.repeat(rows, links.far_counts)))
-            keys = np.concatenate((keys, _far_keys(links)))[np.argsort(of, kind="stable")]
+            owners = np.concatenate((np.repeat(rows, links.near_counts), np.repeat(rows, links.far_counts)))
+            keys = np.concatenate((keys, _far_keys(links)))[np.argsort(owners, kind="stable")]
         counts = (links.near_counts + links.far_counts).astype(np.int32)
         self._live += len(keys) - int(np.maximum(self._count[pages], 0).sum())
         end = self._used + len(keys)
@@ -161,8 +161,8 @@ class ShownLinks:
         rows = np.flatnonzero(self._count > 0)
         counts = self._count[rows].astype(np.int64)
         starts = np.cumsum(counts) - counts
-        at = np.repeat(self._start[rows] - starts, counts) + np.arange(int(counts.sum()))
-        self._pool, self._used = self._pool[at], len(at)
+        positions = np.repeat(self._start[rows] - starts, counts) + np.arange(int(counts.sum()))
+        self._pool, self._used = self._pool[positions], len(positions)
         self._start[rows] = starts
         self._noted.clear()
 

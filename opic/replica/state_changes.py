@@ -23,7 +23,7 @@ class StateChanges:
     """The changes of one batch."""
 
     def __init__(
-        self, context: Context, named: PageLookup, books: Books, held: Mapping[int, BatchPage], moved: Amounts
+        self, context: Context, named: PageLookup, books: Books, batch_pages: Mapping[int, BatchPage], moved: Amounts
     ) -> None:
         """Start a batch.
 
@@ -31,59 +31,59 @@ class StateChanges:
             context: of the batch.
             named: the pages that its events name.
             books: as of the event that is being decided.
-            held: the pages that may change by more than deposits, by increasing id.
+            batch_pages: the pages that may change by more than deposits, by increasing id.
             moved: changes of v beside those by reads.
         """
         replica = context.replica
         self.classes, self._defined = replica.classes, False
-        self._rules, self._named, self._books, self._held, self._moved = context.rules, named, books, held, moved
+        self._rules, self._named, self._books, self._held, self._moved = context.rules, named, books, batch_pages, moved
         self._floor = pool_floor(context.rules.minted, replica.shard, context.shards)
-        self._before = {page.id: page.state for page in held.values()}
+        self._before = {page.id: page.state for page in batch_pages.values()}
         self._gone: dict[int, BatchPage] = {}
         self._again: dict[int, str] = {}
         self._known = named.first  # The next page that becomes known.
         self._new_states = np.zeros(len(named.new_urls), np.uint8)
         # The held pages that become known, by the event that makes them known.
         self._new_held: dict[int, list[BatchPage]] = {}
-        if news := [page for page in held if page >= named.first]:
+        if news := [page for page in batch_pages if page >= named.first]:
             known_after = np.cumsum(named.new_by_event)
             events = np.searchsorted(known_after, np.array(news, np.int64) - named.first, side="right").tolist()
-            for page, at in zip(news, events, strict=True):
-                self._new_held.setdefault(at, []).append(held[page])
+            for page, event in zip(news, events, strict=True):
+                self._new_held.setdefault(event, []).append(batch_pages[page])
 
-    def know(self, place: int, count: int) -> None:
-        """Make the next `count` new pages known, by the event at `place`."""
+    def know(self, index: int, count: int) -> None:
+        """Make the next `count` new pages known, by event `index`."""
         if not count:
             return
         first, self._known = self._known, self._known + count
-        pages, at = range(first, first + count), first - self._named.first
-        held = [page for page in self._new_held.get(place, ()) if page.id in pages]
+        pages, start = range(first, first + count), first - self._named.first
+        objects = [page for page in self._new_held.get(index, ()) if page.id in pages]
         if not self.classes:
-            self._new_states[at : at + count] = KNOWN
-            for page in held:
+            self._new_states[start : start + count] = KNOWN
+            for page in objects:
                 page.state = KNOWN
-            self._admit(pages, 0, held)
+            self._admit(pages, 0, objects)
             return
         by_slot: dict[int, list[int]] = {}
-        for number, url in zip(pages, self._named.new_urls[at : at + count], strict=True):
+        for number, url in zip(pages, self._named.new_urls[start : start + count], strict=True):
             slot = self.classes.slot_of(url)[0]
             self._new_states[number - self._named.first] = KNOWN | slot
             by_slot.setdefault(slot, []).append(number)
-        for page in held:
+        for page in objects:
             page.state = int(self._new_states[page.id - self._named.first])
         for slot, numbers in by_slot.items():
             self._books.count(slot, known=len(numbers))
-            self._admit(numbers, slot, [page for page in held if page.slot == slot])
+            self._admit(numbers, slot, [page for page in objects if page.slot == slot])
 
-    def _admit(self, pages: Sequence[int], slot: int, held: Sequence[BatchPage]) -> None:
-        """Count pages as live. `held` are those among them that are objects."""
+    def _admit(self, pages: Sequence[int], slot: int, objects: Sequence[BatchPage]) -> None:
+        """Count pages as live. `objects` are the objects of those among them that have one."""
         books = self._books
         books.count(slot, live=len(pages))
         if not self._rules.continuous:
             books.pool -= books.credit_of(slot) * len(pages)
         elif books.credit:
             self._moved.add(np.array(pages, np.int64), np.full(len(pages), -books.credit))
-            for page in held:
+            for page in objects:
                 page.v -= books.credit
 
     def go_away(self, page: BatchPage, at_us: int) -> None:
@@ -149,7 +149,7 @@ class StateChanges:
             raise BadInput(NO_ROOM)
         self.classes, self._defined = classes, True
 
-    def place(self, classes: WeightClasses) -> None:
+    def set_classes(self, classes: WeightClasses) -> None:
         """Take classes that shard 0 decided for all shards."""
         self._books.reweigh(classes.extra(), surely=True)
         self.classes, self._defined = classes.taken_by(self._named.first), True

@@ -45,9 +45,9 @@ class LinkList(NamedTuple):
     merges: int = 0
 
     @classmethod
-    def of(cls, found: Sequence[bytes | None]) -> "LinkList":
+    def of(cls, fields: Sequence[bytes | None]) -> "LinkList":
         """Parse LIST_FIELDS."""
-        version, lsn, live, size, merges = found
+        version, lsn, live, size, merges = fields
         numbers: list[int] = np.frombuffer(live or b"", "<u4").tolist()
         return cls(int(version or 0), int(lsn or 0), tuple(numbers), int(size or 0), int(merges or 0))
 
@@ -74,14 +74,14 @@ def read_segments(client: Client, keys: Keys) -> tuple[LinkList, Fields]:
         StoreUnavailable: the store is unavailable.
         StoreDamaged: a segment is missing.
     """
-    found: Fields = {}
+    segments: Fields = {}
     steps = each_segment(client, keys)
     while True:
         try:
-            found |= next(steps)
+            segments |= next(steps)
         except StopIteration as end:
             now: LinkList = end.value
-            return now, {number: found[number] for number in now.live}
+            return now, {number: segments[number] for number in now.live}
 
 
 def each_segment(client: Client, keys: Keys) -> Generator[Fields, None, LinkList]:
@@ -95,17 +95,17 @@ def each_segment(client: Client, keys: Keys) -> Generator[Fields, None, LinkList
     for _ in range(TRIES_MAX):
         now = read_list(client, keys)
         wanted = [number for number in now.live if number not in seen]
-        for at in range(0, len(wanted), SEGMENTS_A_READ):
-            some = wanted[at : at + SEGMENTS_A_READ]
+        for start in range(0, len(wanted), SEGMENTS_A_READ):
+            some = wanted[start : start + SEGMENTS_A_READ]
             with store_errors():
                 read = client.hmget(keys.link_segments, [f"{kind}{number}" for number in some for kind in "pl"])
-            found = {
+            segments = {
                 number: (pages, links)
                 for number, pages, links in zip(some, read[::2], read[1::2], strict=True)
                 if pages is not None and links is not None
             }
-            seen |= found.keys()
-            yield found
+            seen |= segments.keys()
+            yield segments
         if seen.issuperset(now.live):
             return now
         if read_list(client, keys).version == now.version:
@@ -134,9 +134,9 @@ def read_links(client: Client, keys: Keys, lsn: int, state: Uint8s, since: int =
         keep = live_rows(state, links.pages)
         keep[keep] = ~seen[links.pages[keep]]
         rows = links.last_of_each()
-        found = links.select_rows(rows[keep[rows]])
-        seen[found.pages] = True
-        yield found
+        newest = links.select_rows(rows[keep[rows]])
+        seen[newest.pages] = True
+        yield newest
 
 
 def _newest_first(client: Client, keys: Keys, lsn: int, since: int) -> Iterator[PageLinks]:
@@ -159,10 +159,10 @@ def missing(keys: Keys) -> StoreDamaged:
 
 def live_rows(state: Uint8s, pages: NDArray[Any]) -> NDArray[np.bool_]:
     """Return which of these pages may have links: those read since they became known or came back."""
-    found = np.zeros(len(pages), np.bool_)
+    live = np.zeros(len(pages), np.bool_)
     known = pages < len(state)
-    found[known] = (state[pages[known]] & (Flag.OPEN | Flag.GONE)) == Flag.OPEN
-    return found
+    live[known] = (state[pages[known]] & (Flag.OPEN | Flag.GONE)) == Flag.OPEN
+    return live
 
 
 def _journal_links(client: Client, keys: Keys, after: int, until: int) -> PageLinks:

@@ -60,17 +60,17 @@ class TrustChanges:
             links: per event, the numbers of the pages of other shards that it links to; empty with one shard.
             far: the table of these numbers.
         """
-        found: dict[str, Any] = {"trusted": self.weights, "ends_links": self.ends}
+        fields: dict[str, Any] = {"trusted": self.weights, "ends_links": self.ends}
         if self.kept_from < 0:
-            return found
-        parts = [links[place] for place in places[self.kept_from :]] if links else []
-        found |= {"kept_from": self.kept_from, "by_setting": self.by_setting and self.weights is not None}
+            return fields
+        parts = [links[index] for index in places[self.kept_from :]] if links else []
+        fields |= {"kept_from": self.kept_from, "by_setting": self.by_setting and self.weights is not None}
         if any(map(len, parts)):
             numbers = np.concatenate(parts)
-            found["far_counts"] = np.array(list(map(len, parts)), np.uint32)
-            found["far_links"] = far.fingerprint[numbers]
-            found["far_shards"] = far.shards_of(numbers).astype(np.uint16)
-        return found
+            fields["far_counts"] = np.array(list(map(len, parts)), np.uint32)
+            fields["far_links"] = far.fingerprint[numbers]
+            fields["far_shards"] = far.shards_of(numbers).astype(np.uint16)
+        return fields
 
     def note_new_links(self, effect: Effect, again: Sequence[int], shown: ShownLinks | None) -> None:
         """Say in the effect which of the links that are kept are new.

@@ -45,12 +45,12 @@ class UrlTail:
 
     def preceded(self, first: int, packed: bytes) -> "UrlTail":
         """Return a copy that starts at page `first`; `packed` has the URLs from there to the start of this one."""
-        found = UrlTail()
-        found.start(first)
-        found.append(self.first - first, packed)
-        found._chunks.extend(self._chunks)
-        found.end = self.end
-        return found
+        tail = UrlTail()
+        tail.start(first)
+        tail.append(self.first - first, packed)
+        tail._chunks.extend(self._chunks)
+        tail.end = self.end
+        return tail
 
     def truncate(self, end: int) -> None:
         """Drop the chunks that were added since the tail ended at page `end`."""
@@ -67,13 +67,13 @@ class UrlTail:
 
     def get(self, ids: Iterable[int]) -> dict[int, str]:
         """Return the URLs of the given pages that are in the tail."""
-        found: dict[int, str] = {}
+        urls: dict[int, str] = {}
         first, lines = 0, list[bytes]()
         for page in sorted(i for i in ids if self.first <= i < self.end):
             if page >= first + len(lines):
                 first, lines = self._lines_around(page)
-            found[page] = text_of(lines[page - first])
-        return found
+            urls[page] = text_of(lines[page - first])
+        return urls
 
     def run(self, first: int, end: int) -> list[str]:
         """Return the URLs of pages `first` to before `end`.
@@ -87,9 +87,9 @@ class UrlTail:
 
     def _lines_around(self, page: int) -> tuple[int, list[bytes]]:
         """Return the first page of the piece that a page is in, and the piece's lines."""
-        at = bisect_right(self._chunks, page, key=_first_of) - 1
-        chunk = self._chunks[at]
+        index = bisect_right(self._chunks, page, key=_first_of) - 1
+        chunk = self._chunks[index]
         first, lines = lines_around(chunk.packed, page - chunk.first)
         if len(lines) > LINES_A_PIECE:  # A frame; the next read need not unpack all of it.
-            self._chunks[at] = _Chunk(chunk.first, chunk.count, pack_lines([text_of(line) for line in lines]))
+            self._chunks[index] = _Chunk(chunk.first, chunk.count, pack_lines([text_of(line) for line in lines]))
         return chunk.first + first, lines

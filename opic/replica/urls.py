@@ -16,8 +16,8 @@ def read_urls(client: Client, keys: Keys, replica: Replica, ids: Iterable[int]) 
     Raises:
         UrlMissing: one is missing.
     """
-    (found,) = read_urls_of_many(client, [(keys, replica, list(ids))])
-    return found
+    (urls,) = read_urls_of_many(client, [(keys, replica, list(ids))])
+    return urls
 
 
 def read_urls_of_many(client: Client, asked: Sequence[tuple[Keys, Replica, Sequence[int]]]) -> list[dict[int, str]]:
@@ -26,35 +26,35 @@ def read_urls_of_many(client: Client, asked: Sequence[tuple[Keys, Replica, Seque
     Raises:
         UrlMissing: one is missing.
     """
-    found: list[dict[int, str]] = []
+    by_shard: list[dict[int, str]] = []
     wanted: dict[tuple[int, int], dict[str, list[tuple[int, int]]]] = {}  # By position in `asked`, block, and field.
-    for at, (_, replica, ids) in enumerate(asked):
+    for index, (_, replica, ids) in enumerate(asked):
         with replica.lock:
-            found.append(replica.urls_of_tail(ids))
+            by_shard.append(replica.urls_of_tail(ids))
         for page in ids:
-            if page not in found[at]:
+            if page not in by_shard[index]:
                 block, field, line = url_field(page)
-                wanted.setdefault((at, block), {}).setdefault(field, []).append((page, line))
+                wanted.setdefault((index, block), {}).setdefault(field, []).append((page, line))
     if wanted:
-        commands = [["HMGET", asked[at][0].block(block), *fields] for (at, block), fields in wanted.items()]
-        for ((at, _), fields), packed in zip(wanted.items(), ask(client, commands), strict=True):
+        commands = [["HMGET", asked[index][0].block(block), *fields] for (index, block), fields in wanted.items()]
+        for ((index, _), fields), packed in zip(wanted.items(), ask(client, commands), strict=True):
             for pages, value in zip(fields.values(), packed, strict=True):
                 first, lines = 0, list[bytes]()
                 for page, line in pages:
                     if not first <= line < first + len(lines):
                         first, lines = lines_around(value or b"", line)
                     if line - first >= len(lines):
-                        raise UrlMissing(asked[at][0].shard, page)
-                    found[at][page] = text_of(lines[line - first])
-    _find_known_again(client, asked, found)
-    return found
+                        raise UrlMissing(asked[index][0].shard, page)
+                    by_shard[index][page] = text_of(lines[line - first])
+    _find_known_again(client, asked, by_shard)
+    return by_shard
 
 
 def _find_known_again(
-    client: Client, asked: Sequence[tuple[Keys, Replica, Sequence[int]]], found: Sequence[dict[int, str]]
+    client: Client, asked: Sequence[tuple[Keys, Replica, Sequence[int]]], by_shard: Sequence[dict[int, str]]
 ) -> None:
     """Find the URLs of pages that were forgotten, and are known again: their lines may be empty."""
-    for (keys, _, _), urls in zip(asked, found, strict=True):
+    for (keys, _, _), urls in zip(asked, by_shard, strict=True):
         if empty := [page for page, url in urls.items() if not url]:
             with store_errors():
                 again = client.hmget(keys.urls, empty)

@@ -36,7 +36,7 @@ def queues(crawl: Crawl) -> dict[str, Queue]:
         with replica.reading():
             pages = len(replica)
             ids = np.flatnonzero((replica.state[:pages] & OFFERED_BITS) == Flag.KNOWN)
-            done = replica.columns.of("not_before_us", ids) >= NEVER * MILLION
+            done = replica.columns.values_of("not_before_us", ids) >= NEVER * MILLION
             hosts, names = replica.host[ids], replica.hosts.names
             leased = ids_of(members)
             leased = leased[leased < pages]

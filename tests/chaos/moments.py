@@ -188,7 +188,7 @@ class Judge:
     def __init__(self, urls: Sequence[str], bound: float, truth: JournalTruth, told: Sequence[Told]) -> None:
         """Be told what is true, and what the endpoint wrote down; `bound` is the one wanted."""
         self._truth, self._told, self._times = truth, told, [one.at for one in told]
-        prints = Fingerprints(truth.secret).of(urls).tolist()
+        prints = Fingerprints(truth.secret).hash_strings(urls).tolist()
         self._url, self._bound = dict(zip(prints, urls, strict=True)), bound
 
     def judge(self, answers: Sequence[Answer]) -> dict[str, Found]:

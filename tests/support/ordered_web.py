@@ -97,6 +97,6 @@ class Ordered(Web):
 
     def cash(self, urls: Sequence[str]) -> dict[str, int]:
         self.crawl.follow()
-        places, rows = self.crawl.look(urls)
+        places, rows = self.crawl.find_rows(urls)
         assert None not in places
         return dict(zip(urls, rows.cash.tolist(), strict=True))

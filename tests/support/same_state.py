@@ -45,7 +45,7 @@ def assert_same(shard: Shard, ledger: Ledger) -> None:
 def host_failures(replica: Replica) -> dict[str, HostFailures]:
     """Return the hosts with failures in a row."""
     found = enumerate(replica.hosts.names)
-    return {name: one for number, name in found if (one := replica.host_failures.of(number)).times}
+    return {name: one for number, name in found if (one := replica.host_failures.failures_of(number)).times}
 
 
 def known(ledger: Ledger) -> list[LedgerPage]:
@@ -68,7 +68,7 @@ def assert_same_trust(shard: Shard, replica: Replica, ledger: Ledger) -> None:
         near, far, shards = kept.pop(page.id)
         assert near.tolist() == sorted(ledger.pages[url].id for url in page.links if url in ledger.pages)
         others = [url for url in page.links if url not in ledger.pages]
-        expected = [(shard_of(host_of(url), ledger.shards), hashed.of([url]).tolist()[0]) for url in others]
+        expected = [(shard_of(host_of(url), ledger.shards), hashed.hash_strings([url]).tolist()[0]) for url in others]
         assert sorted(zip(shards.tolist(), far.tolist(), strict=True)) == sorted(expected)
     assert not kept
 

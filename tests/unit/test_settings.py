@@ -6,7 +6,7 @@ import pytest
 
 from opic.errors import NotBuiltYet, SettingsError
 from opic.model.events import EventLimits
-from opic.ops.doctor import look
+from opic.ops.doctor import run_checks
 from opic.settings import Settings
 
 
@@ -47,8 +47,8 @@ def test_unknown_variable_is_refused(monkeypatch: pytest.MonkeyPatch, name: str,
     with pytest.raises(SettingsError) as refused:
         Settings.load()
     assert str(refused.value).startswith(advice)
-    (finding,) = look(Settings.load)
-    assert (finding.check, finding.verdict, finding.found) == ("settings", "FAIL", str(refused.value))
+    (finding,) = run_checks(Settings.load)
+    assert (finding.check, finding.verdict, finding.text) == ("settings", "FAIL", str(refused.value))
 
 
 @pytest.mark.parametrize(

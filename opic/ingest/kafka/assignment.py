@@ -52,25 +52,25 @@ class ShardAssignor(CooperativeStickyAssignor):  # type: ignore[misc]
             members: with their ids and what they said when they joined.
         """
         said = {member.member_id: self.parse_member_metadata(member.metadata) for member in members}
-        topics = {topic for one in said.values() for topic in one.subscription}
+        topics = {topic for metadata in said.values() for topic in metadata.subscription}
         counts = {topic: len(cluster.partitions_for_topic(topic) or ()) for topic in topics}
         lots = _Lots({topic: workers_at_once(count, self._shards) for topic, count in counts.items() if count})
-        executor = StickyAssignmentExecutor(lots, lots.held(said))
+        executor = StickyAssignmentExecutor(lots, lots.lots_by_member(said))
         executor.perform_initial_assignment()
         executor.balance()
         owners: dict[TopicPartition, set[str]] = defaultdict(set)
-        for member, one in said.items():
-            for partition in one.partitions:
+        for member, metadata in said.items():
+            for partition in metadata.partitions:
                 owners[partition].add(member)
-        found = {}
+        assignments = {}
         for member in said:
             given = [
-                (topic, [at for at in lots.partitions(topic, numbers, counts[topic])
-                         if owners[TopicPartition(topic, at)] <= {member}])
+                (topic, [number for number in lots.partitions(topic, numbers, counts[topic])
+                         if owners[TopicPartition(topic, number)] <= {member}])
                 for topic, numbers in sorted(executor.get_final_assignment(member))
             ]  # fmt: skip
-            found[member] = ConsumerProtocolAssignment(self.version, [one for one in given if one[1]], b"")
-        return found
+            assignments[member] = ConsumerProtocolAssignment(self.version, [entry for entry in given if entry[1]], b"")
+        return assignments
 
 
 class _Lots:
@@ -87,20 +87,22 @@ class _Lots:
 
     def partitions(self, topic: str, numbers: Iterable[int], count: int) -> list[int]:
         """Return the partitions of some lots, of `count` of the topic."""
-        return sorted(at for number in numbers for at in range(number, count, self._counts[topic]))
+        return sorted(partition for number in numbers for partition in range(number, count, self._counts[topic]))
 
-    def held(self, said: Mapping[str, StickyAssignorMemberMetadataV1]) -> dict[str, StickyAssignorMemberMetadataV1]:
+    def lots_by_member(
+        self, said: Mapping[str, StickyAssignorMemberMetadataV1]
+    ) -> dict[str, StickyAssignorMemberMetadataV1]:
         """Return which lots each member has: those of which no other one has more partitions."""
         most: dict[TopicPartition, tuple[int, str]] = {}
-        for member, one in said.items():
-            have = Counter(TopicPartition(at.topic, at.partition % self._counts[at.topic])
-                           for at in one.partitions if at.topic in self._counts)  # fmt: skip
+        for member, metadata in said.items():
+            have = Counter(TopicPartition(partition.topic, partition.partition % self._counts[partition.topic])
+                           for partition in metadata.partitions if partition.topic in self._counts)  # fmt: skip
             for lot, count in have.items():
                 most[lot] = max(most.get(lot, (0, "")), (count, member))
         lots: dict[str, list[TopicPartition]] = {member: [] for member in said}
         for lot, (_, member) in sorted(most.items()):
             lots[member].append(lot)
         return {
-            member: StickyAssignorMemberMetadataV1(list(one.subscription), lots[member], NO_GENERATION)
-            for member, one in said.items()
+            member: StickyAssignorMemberMetadataV1(list(metadata.subscription), lots[member], NO_GENERATION)
+            for member, metadata in said.items()
         }

@@ -59,13 +59,13 @@ def _snappy(data: bytes) -> Iterator[bytes]:
     if not data.startswith(XERIAL):
         yield _snappy_block(data)
         return
-    at = XERIAL_BYTES
-    while at < len(data):
-        start = at + SIZE_BYTES
-        at = start + int.from_bytes(data[at:start], "big")
-        if at > len(data):
+    position = XERIAL_BYTES
+    while position < len(data):
+        start = position + SIZE_BYTES
+        position = start + int.from_bytes(data[position:start], "big")
+        if position > len(data):
             raise broken.CorruptRecordError("a block of Snappy is cut")
-        if piece := _snappy_block(data[start:at]):
+        if piece := _snappy_block(data[start:position]):
             yield piece
 
 

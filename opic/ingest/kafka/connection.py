@@ -220,7 +220,7 @@ def _quiet_client() -> None:
     A program that has set a level or a handler for the logger `kafka` keeps them; the client itself adds a NullHandler.
     """
     logger = logging.getLogger("kafka")
-    if logger.level == logging.NOTSET and all(isinstance(one, logging.NullHandler) for one in logger.handlers):
+    if logger.level == logging.NOTSET and all(isinstance(handler, logging.NullHandler) for handler in logger.handlers):
         logger.propagate = False
 
 
@@ -298,11 +298,15 @@ class KafkaCluster:
         Raises:
             KafkaUnavailable: Kafka does not answer.
         """
-        found = self.ask_group(lambda admin: admin.list_group_offsets({self.group: None})[self.group])
-        if found is None:
+        offsets = self.ask_group(lambda admin: admin.list_group_offsets({self.group: None})[self.group])
+        if offsets is None:
             log.info("can't see what %s has committed: this user may not describe that group", self.group)
             return {}
-        return {one: at.offset for one, at in found.items() if one.topic == self.topic and at.offset > 0}
+        return {
+            partition: position.offset
+            for partition, position in offsets.items()
+            if partition.topic == self.topic and position.offset > 0
+        }
 
     def ask_group(self, ask: Callable[[Client], T]) -> T | None:
         """Return what an admin client is told of the group; None where this user may not describe it.
@@ -333,7 +337,7 @@ class KafkaCluster:
             KafkaRefused: this user may not describe one of them.
             KafkaUnavailable: Kafka does not answer.
         """
-        found = {}
+        topics = {}
         with self.errors():
             for topic in admin.describe_topics(list(names)):
                 if topic["error_code"] == broken.TopicAuthorizationFailedError.errno:
@@ -342,10 +346,10 @@ class KafkaCluster:
                         "is one: allow the rights in docs/operations.md; `opic doctor` names those that are missing"
                     )
                 if not topic["error_code"]:
-                    found[topic["name"]] = topic
+                    topics[topic["name"]] = topic
                 elif topic["error_code"] != broken.UnknownTopicOrPartitionError.errno:
                     raise broken.for_code(topic["error_code"])
-        return found
+        return topics
 
     def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return where partitions end, with the records of transactions that have not ended.
@@ -354,8 +358,8 @@ class KafkaCluster:
             KafkaUnavailable: Kafka does not answer.
         """
         with closing(self.consumer(isolation_level=ALL)) as consumer, self.errors():
-            found: dict[TopicPartition, int] = consumer.end_offsets(partitions, timeout_ms=_ms(REQUEST_SECONDS))
-        return found
+            ends: dict[TopicPartition, int] = consumer.end_offsets(partitions, timeout_ms=_ms(REQUEST_SECONDS))
+        return ends
 
     def check_topics(self, *topics: str) -> None:
         """Check that topics exist.
@@ -376,15 +380,15 @@ class KafkaCluster:
         """
         topic = topic or self.topic
         with self.errors():
-            found = consumer.partitions_for_topic(topic)
-        if not found:  # The client leaves out topics that this user may not describe.
+            numbers = consumer.partitions_for_topic(topic)
+        if not numbers:  # The client leaves out topics that this user may not describe.
             with closing(self.admin()) as admin:
                 self.described(admin, [topic])
             raise KafkaRefused(
                 f"Kafka at {self.where} has no topic {topic}: create it with `opic topics create`, or set "
                 "OPIC_KAFKA_TOPIC to another one"
             )
-        return [TopicPartition(topic, number) for number in sorted(found)]
+        return [TopicPartition(topic, number) for number in sorted(numbers)]
 
 
 def name_of(partition: TopicPartition) -> str:

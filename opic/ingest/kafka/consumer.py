@@ -134,8 +134,8 @@ class KafkaSource:
 
     def done(self, taken: Taken) -> None:
         """Record that records took effect."""
-        for partition, held in list(self._held.items()):
-            if held is taken:  # Not if the partition was revoked meanwhile.
+        for partition, pending in list(self._held.items()):
+            if pending is taken:  # Not if the partition was revoked meanwhile.
                 del self._held[partition]
                 self._commits[partition] = taken.end
                 if taken.records:
@@ -144,8 +144,12 @@ class KafkaSource:
 
     def positions(self) -> Mapping[str, int]:
         """Return the offset from which each assigned partition is not done; none of those that begin anew."""
-        at = {**self._next, **{partition: held.since for partition, held in self._held.items()}}
-        return {name_of(one): at[one] for one in self._consumer.assignment() - self._new if one in at}
+        offsets = {**self._next, **{partition: pending.since for partition, pending in self._held.items()}}
+        return {
+            name_of(partition): offsets[partition]
+            for partition in self._consumer.assignment() - self._new
+            if partition in offsets
+        }
 
     def rewind(self, partition: str) -> None:
         """Read a partition again from the store's resume point: the store lost records, or another worker moved on."""
@@ -172,17 +176,17 @@ class KafkaSource:
 
     def lag(self) -> Mapping[str, Lag]:
         """Return the lag of each assigned partition, by the end offsets that came with the last records."""
-        found, now_us = {}, time.time_ns() // 1000
+        lags, now_us = {}, time.time_ns() // 1000
         for partition in self._consumer.assignment():
-            end, at = self._consumer.highwater(partition), self._commits.get(partition, self._next.get(partition))
-            if end is None or at is None:
+            end, position = self._consumer.highwater(partition), self._commits.get(partition, self._next.get(partition))
+            if end is None or position is None:
                 continue
             newest = self._newest.get(partition)
-            found[name_of(partition)] = Lag(
-                events=round(max(0, end - at) * self._mean_events),
-                seconds=0.0 if end <= at or newest is None else max(0.0, (now_us - newest) / 1e6),
+            lags[name_of(partition)] = Lag(
+                events=round(max(0, end - position) * self._mean_events),
+                seconds=0.0 if end <= position or newest is None else max(0.0, (now_us - newest) / 1e6),
             )
-        return found
+        return lags
 
     def close(self) -> None:
         """Commit offsets and leave the group, within a few seconds, even if Kafka is unavailable."""
@@ -197,16 +201,16 @@ class KafkaSource:
     def _fetch(self, seconds: float) -> None:
         try:
             with self._cluster.errors():
-                found = self._consumer.poll(timeout_ms=round(seconds * 1000))
+                polled = self._consumer.poll(timeout_ms=round(seconds * 1000))
         except KafkaUnavailable as error:
             if not isinstance(error.__cause__, (broken.OffsetOutOfRangeError, broken.NoOffsetForPartitionError)):
                 raise
             # The topic no longer has the current offset; `_settle` checks it.
             self._new.update(self._consumer.assignment())
-            found = {}
+            polled = {}
         for partition in self._consumer.assignment() - self._new:
-            self._hold(partition, found.get(partition, ()))
-        if found or self._cluster.throttle.left:  # A quota makes Kafka silent for a while.
+            self._hold(partition, polled.get(partition, ()))
+        if polled or self._cluster.throttle.left:  # A quota makes Kafka silent for a while.
             self._heard = time.monotonic()
             self._tell_throttled()
         elif time.monotonic() - self._heard > QUIET_SECONDS:
@@ -223,7 +227,9 @@ class KafkaSource:
         with self._cluster.errors():
             end = self._consumer.position(partition, timeout_ms=0)
         if messages or end > since:
-            records = [one if type(one) is Record else checked(one, record_of(one)) for one in messages]
+            records = [
+                message if type(message) is Record else checked(message, record_of(message)) for message in messages
+            ]
             self._held[partition] = Taken(name_of(partition), records, since, end)
             self._next[partition] = end
 
@@ -242,7 +248,7 @@ class KafkaSource:
         if any(resume[partition] > end for partition, end in ends.items()):
             # Of what is committed. Workers that read all (OPIC_KAFKA_ISOLATION) may have gone further.
             ends = self._cluster.ends(fresh)
-        first = self._first.of(begins) if fresh else {}
+        first = self._first.first_offsets(begins) if fresh else {}
         for partition, wanted in resume.items():
             name = name_of(partition)
             offset = self._checked(name, max(wanted, first[partition]), begins[partition], ends[partition])
@@ -305,7 +311,7 @@ class KafkaSource:
 
     def _revoked(self, partitions: Iterable[TopicPartition], *, commit: bool) -> None:
         gone = set(partitions)
-        offsets = {partition: at for partition, at in self._commits.items() if partition in gone}
+        offsets = {partition: offset for partition, offset in self._commits.items() if partition in gone}
         if commit and offsets:
             self._consumer.commit_async(_offsets(offsets), callback=_committed)
         for partition in gone:
@@ -336,8 +342,8 @@ def _counted(number: int) -> tuple[int, str]:
     return number, "" if number == 1 else "s"
 
 
-def _offsets(at: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
-    return {partition: OffsetAndMetadata(offset, "", -1) for partition, offset in at.items()}
+def _offsets(positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {partition: OffsetAndMetadata(offset, "", -1) for partition, offset in positions.items()}
 
 
 def _committed(_: Any, answer: Any) -> None:

@@ -101,9 +101,9 @@ class Forwarder:
             except BadInput:
                 refused.append(letter)
         end = time.monotonic() + ANSWER_SECONDS
-        for letter, one in sent:
+        for letter, pending in sent:
             try:
-                self._producer.wait([one], end - time.monotonic())
+                self._producer.wait([pending], end - time.monotonic())
             except BadInput:
                 refused.append(letter)
         return refused
@@ -117,7 +117,7 @@ class Forwarder:
         log.error(
             "the dead letter of %s was dropped: it is too large for %s even without its value, see "
             "max.message.bytes; %s",
-            letter.place, self._topic, letter.error[:ERROR_CHARS_MAX],
+            letter.origin, self._topic, letter.error[:ERROR_CHARS_MAX],
         )  # fmt: skip
 
     def close(self) -> None:
@@ -136,15 +136,15 @@ class TopicLetters:
         """Return the newest `count` letters whose reason contains `error`, oldest first, with values cut as asked."""
         replayed = self._replayed()
         letters = self._letters(None if error else count, replayed, value_bytes_max)
-        found = [(place, letter) for place, letter in letters if error in letter.error]
-        return [letter for _, letter in sorted(found, key=lambda pair: pair[0])[-count:]]
+        matching = [(order_key, letter) for order_key, letter in letters if error in letter.error]
+        return [letter for _, letter in sorted(matching, key=lambda pair: pair[0])[-count:]]
 
     def replay(self, error: str = "", count: int | None = None) -> int:
         """Publish letters again, then record that. A repeat within a day has the same key and so has no effect."""
         replayed = self._replayed()
         letters = (letter for _, letter in self._letters(None, replayed))
-        matching = (one for one in letters if not one.replayed and error in one.error)
-        wanted = islice((one for one in matching if one.is_whole()), count)
+        matching = (letter for letter in letters if not letter.replayed and error in letter.error)
+        wanted = islice((letter for letter in matching if letter.is_whole()), count)
         total = 0
         with closing(Producer(self._cluster)) as producer:
             while batch := list(islice(wanted, LETTERS_A_CALL)):
@@ -179,19 +179,25 @@ class TopicLetters:
             with self._cluster.errors():
                 consumer.assign(partitions)
                 begins, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
-                for one in partitions:
-                    consumer.seek(one, begins[one] if last is None else max(begins[one], ends[one] - last))
-            self._forget({one.partition: begins[one] for one in partitions})
-            while any(consumer.position(one) < ends[one] for one in partitions):
+                for partition in partitions:
+                    consumer.seek(
+                        partition, begins[partition] if last is None else max(begins[partition], ends[partition] - last)
+                    )
+            self._forget({partition.partition: begins[partition] for partition in partitions})
+            while any(consumer.position(partition) < ends[partition] for partition in partitions):
                 with self._cluster.errors():
-                    found = consumer.poll(timeout_ms=round(POLL_SECONDS * 1000))
-                for one, messages in found.items():
+                    polled = consumer.poll(timeout_ms=round(POLL_SECONDS * 1000))
+                for partition, messages in polled.items():
                     for message in messages:
-                        letter = _letter(message, one.partition, replayed, value_bytes_max)
-                        yield (round(letter.at * 1000), one.partition, message.offset), letter
+                        letter = _letter(message, partition.partition, replayed, value_bytes_max)
+                        yield (round(letter.at * 1000), partition.partition, message.offset), letter
 
     def _forget(self, begins: dict[int, int]) -> None:
-        over = [one for one in self._replayed() if int(one.split("-")[1]) < begins.get(int(one.split("-")[0]), 0)]
+        over = [
+            letter_id
+            for letter_id in self._replayed()
+            if int(letter_id.split("-")[1]) < begins.get(int(letter_id.split("-")[0]), 0)
+        ]
         if over:
             with store_errors():
                 self._first.client.srem(self._first.keys.replayed, *over)
@@ -211,14 +217,16 @@ def _letter(
     message: Message | Record, partition: int, replayed: set[str], value_bytes_max: int | None = None
 ) -> Letter:
     """Return a message of the topic as a letter. Publishers may write anything there."""
-    place, value = f"{partition}-{message.offset}", message.value or b""
+    letter_id, value = f"{partition}-{message.offset}", message.value or b""
     if isinstance(message, Record):  # Without headers, so not from a worker; or too large to be read.
         size = message.value_bytes or len(value)
-        at = message.time_us / MILLION
-        return Letter(place, message.problem, "", "", -1, value[:value_bytes_max], size, at, place in replayed)
+        refused_at = message.time_us / MILLION
+        return Letter(
+            letter_id, message.problem, "", "", -1, value[:value_bytes_max], size, refused_at, letter_id in replayed
+        )
     headers = dict(message.headers)
     return Letter(
-        place,
+        letter_id,
         _text(headers.get(ERROR)),
         _text(headers.get(TOPIC)),
         _text(headers.get(PARTITION)),
@@ -226,7 +234,7 @@ def _letter(
         value[:value_bytes_max],
         max(_number(headers.get(VALUE_BYTES), 0), len(value)),
         max(message.timestamp, 0) / 1000,
-        place in replayed,
+        letter_id in replayed,
         _number(headers[INDEX], -1) if INDEX in headers else None,
     )
 

@@ -32,7 +32,7 @@ class FirstOffsets:
     def __init__(self, crawl: Crawl, topic: str) -> None:
         self._crawl, self._field = crawl, FIELD + topic
 
-    def of(self, begins: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def first_offsets(self, begins: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the first offset needed of each partition; a store that is new to the topic keeps these as its own.
 
         Args:
@@ -43,24 +43,26 @@ class FirstOffsets:
         with store_errors():
             kept = self._crawl.client.hget(meta, self._field)
             if kept is None and not self._has_records(ordered):
-                self._crawl.client.hsetnx(meta, self._field, json.dumps([begins[one] for one in ordered]))
+                self._crawl.client.hsetnx(meta, self._field, json.dumps([begins[partition] for partition in ordered]))
                 kept = self._crawl.client.hget(meta, self._field)
         # A partition that was added later, or a topic met before stores kept this, is needed from its first record on.
         first = json.loads(kept) if kept is not None else []
-        return {one: first[one.partition] if one.partition < len(first) else 0 for one in ordered}
+        return {
+            partition: first[partition.partition] if partition.partition < len(first) else 0 for partition in ordered
+        }
 
     def _has_records(self, partitions: Sequence[TopicPartition]) -> bool:
-        names = [name_of(one) for one in partitions]
-        found = self._crawl.ask([["HMGET", shard.keys.offsets, *names] for shard in self._crawl.shards])
-        return any(offset is not None for offsets in found for offset in offsets)
+        names = [name_of(partition) for partition in partitions]
+        replies = self._crawl.ask([["HMGET", shard.keys.offsets, *names] for shard in self._crawl.shards])
+        return any(offset is not None for offsets in replies for offset in offsets)
 
     def missing(self, begins: Mapping[TopicPartition, int]) -> dict[str, int]:
         """Return how many events that the crawl still needs are gone from the topic, by partition."""
-        first, gone = self.of(begins), {}
-        for one, begin in begins.items():
-            needed = max(self._crawl.resume(name_of(one)), first[one])
+        first, gone = self.first_offsets(begins), {}
+        for partition, begin in begins.items():
+            needed = max(self._crawl.resume(name_of(partition)), first[partition])
             if begin > needed:
-                gone[name_of(one)] = begin - needed
+                gone[name_of(partition)] = begin - needed
         return gone
 
 

@@ -125,17 +125,17 @@ class Parts(Fetcher.PartitionRecords):  # type: ignore[misc]
                 if self.check_crcs and not batch.validate_crc():
                     raise broken.CorruptRecordError("its checksum (CRC) does not fit its bytes")
                 if batch.magic != MAGIC:
-                    for one in batch:
-                        self.next_fetch_offset = one.offset + 1
-                        yield Message(one.offset, one.timestamp, one.value, one.headers)
+                    for record in batch:
+                        self.next_fetch_offset = record.offset + 1
+                        yield Message(record.offset, record.timestamp, record.value, record.headers)
                     continue
                 self.leader_epoch = batch.leader_epoch
                 if not self._left_out(batch):
                     self.bytes_read += batch.size_in_bytes
                     self.records_read += batch.records_count
-                    for one in _records(batch, self._limits.record_bytes_max):
-                        self.next_fetch_offset = one.offset + 1
-                        yield one
+                    for record in _records(batch, self._limits.record_bytes_max):
+                        self.next_fetch_offset = record.offset + 1
+                        yield record
                 self.next_fetch_offset = batch.next_offset  # Its last records may have been removed since.
         except Exception as error:  # With a damaged batch, the codecs may raise any exception.
             # Otherwise the client would ask this object again, for ever, which has nothing more to give.
@@ -166,51 +166,51 @@ def _records(batch: DefaultRecordBatch, bytes_max: int) -> Iterator[Any]:
     base, time_ms, appended = batch.base_offset, batch.first_timestamp, batch.timestamp_type == batch.LOG_APPEND_TIME
     if appended:
         time_ms = batch.max_timestamp
-    data, at = b"", 0
+    data, position = b"", 0
     for _ in range(batch.records_count):
-        if len(data) - at < VARINT_BYTES_MAX:
-            data, at = _longer(data, at, VARINT_BYTES_MAX, pieces), 0
-        length, at = _number(data, at)
+        if len(data) - position < VARINT_BYTES_MAX:
+            data, position = _longer(data, position, VARINT_BYTES_MAX, pieces), 0
+        length, position = _number(data, position)
         if length > bytes_max:
-            head, data, at = _cut(data, at, length, pieces)
+            head, data, position = _cut(data, position, length, pieces)
             yield _oversized(head, length, bytes_max, base, (time_ms, appended))
             continue
-        if at + length > len(data):
-            data, at = _longer(data, at, length, pieces), 0
-        end = at + length
-        delta, at = _number(data, at + 1)  # After a byte of attributes, which none has.
+        if position + length > len(data):
+            data, position = _longer(data, position, length, pieces), 0
+        end = position + length
+        delta, position = _number(data, position + 1)  # After a byte of attributes, which none has.
         at_ms = time_ms if appended else time_ms + delta
-        delta, at = _number(data, at)
-        _, at = _bytes(data, at)  # The key, which only chooses the partition.
-        value, at = _bytes(data, at)
-        headers, at = _number(data, at)
+        delta, position = _number(data, position)
+        _, position = _bytes(data, position)  # The key, which only chooses the partition.
+        value, position = _bytes(data, position)
+        headers, position = _number(data, position)
         if headers < 0:
             raise broken.CorruptRecordError("a record has a negative number of headers")
         if headers or not TIME_MIN_US <= at_ms * 1000 <= TIME_MAX_US:
-            named, at = _headers(data, at, headers)
-            one: Message | Record = Message(base + delta, at_ms, value, named)
+            named, position = _headers(data, position, headers)
+            record: Message | Record = Message(base + delta, at_ms, value, named)
         else:
-            one = Record(base + delta, at_ms * 1000, value or b"")
-        if at != end or end > len(data):
-            raise broken.CorruptRecordError(f"a record has {at - end + length:,} bytes, not {length:,}")
-        yield one
-    if left := len(data) - at + sum(map(len, pieces)):
+            record = Record(base + delta, at_ms * 1000, value or b"")
+        if position != end or end > len(data):
+            raise broken.CorruptRecordError(f"a record has {position - end + length:,} bytes, not {length:,}")
+        yield record
+    if left := len(data) - position + sum(map(len, pieces)):
         raise broken.CorruptRecordError(f"{left:,} bytes follow its last record")
 
 
-def _longer(data: bytes, at: int, size: int, pieces: Iterator[bytes]) -> bytes:
+def _longer(data: bytes, start: int, size: int, pieces: Iterator[bytes]) -> bytes:
     """Return the data from a byte on, with as many pieces more as `size` bytes need; fewer bytes if that is all."""
-    found = [data[at:]]
-    have = len(found[0])
+    parts = [data[start:]]
+    have = len(parts[0])
     while have < size and (more := next(pieces, b"")):
-        found.append(more)
+        parts.append(more)
         have += len(more)
-    return b"".join(found)
+    return b"".join(parts)
 
 
-def _cut(data: bytes, at: int, length: int, pieces: Iterator[bytes]) -> tuple[bytes, bytes, int]:
+def _cut(data: bytes, start: int, length: int, pieces: Iterator[bytes]) -> tuple[bytes, bytes, int]:
     """Return the beginning of a record that is too large, and the data with the place where the next record begins."""
-    data = _longer(data, at, min(length, KEPT_BYTES), pieces)
+    data = _longer(data, start, min(length, KEPT_BYTES), pieces)
     head, left = data[: min(length, KEPT_BYTES)], length
     while left > len(data):
         left -= len(data)
@@ -221,50 +221,52 @@ def _cut(data: bytes, at: int, length: int, pieces: Iterator[bytes]) -> tuple[by
 
 def _oversized(head: bytes, length: int, bytes_max: int, base: int, times: tuple[int, bool]) -> Record:
     """Return the record that becomes the dead letter of a record that is too large, with the beginning of its value."""
-    delta_ms, at = _number(head, 1)
+    delta_ms, position = _number(head, 1)
     at_us = 1000 * (times[0] if times[1] else times[0] + delta_ms)
-    delta, at = _number(head, at)
-    key_bytes, at = _number(head, at)
-    at += max(key_bytes, 0)
+    delta, position = _number(head, position)
+    key_bytes, position = _number(head, position)
+    position += max(key_bytes, 0)
     # A key that takes all that is kept leaves no value, of a size that is known roughly.
-    value_bytes, at = _number(head, at) if at + VARINT_BYTES_MAX <= len(head) else (length - at, len(head))
+    value_bytes, position = (
+        _number(head, position) if position + VARINT_BYTES_MAX <= len(head) else (length - position, len(head))
+    )
     return Record(
         base + delta,
         at_us if TIME_MIN_US <= at_us <= TIME_MAX_US else 0,
-        head[at : at + value_bytes],
+        head[position : position + value_bytes],
         problem=f"a record of {length:,} bytes is over the limit of {bytes_max:,}: see OPIC_MAX_BODY_BYTES",
         value_bytes=value_bytes,
     )
 
 
-def _number(data: bytes, at: int) -> tuple[int, int]:
+def _number(data: bytes, position: int) -> tuple[int, int]:
     """Return the signed number that begins at a byte, and where the next field begins."""
-    number = data[at]
-    at += 1
+    number = data[position]
+    position += 1
     if number >= MORE:
         number &= MORE - 1
         shift = 7
         while True:
-            byte = data[at]
-            at += 1
+            byte = data[position]
+            position += 1
             number |= (byte & MORE - 1) << shift
             if byte < MORE:
                 break
             shift += 7
             if shift > VARINT_BITS_MAX:
                 raise broken.CorruptRecordError("a number of a record has no end")
-    return (number >> 1) ^ -(number & 1), at
+    return (number >> 1) ^ -(number & 1), position
 
 
-def _bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
-    length, at = _number(data, at)
-    return (data[at : at + length], at + length) if length >= 0 else (None, at)
+def _bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
+    length, position = _number(data, position)
+    return (data[position : position + length], position + length) if length >= 0 else (None, position)
 
 
-def _headers(data: bytes, at: int, count: int) -> tuple[list[tuple[str, bytes | None]], int]:
-    found = []
+def _headers(data: bytes, position: int, count: int) -> tuple[list[tuple[str, bytes | None]], int]:
+    headers = []
     for _ in range(count):
-        name, at = _bytes(data, at)
-        value, at = _bytes(data, at)
-        found.append(((name or b"").decode("utf-8", "backslashreplace"), value))
-    return found, at
+        name, position = _bytes(data, position)
+        value, position = _bytes(data, position)
+        headers.append(((name or b"").decode("utf-8", "backslashreplace"), value))
+    return headers, position

@@ -64,10 +64,10 @@ class Signatures:
         what = f"a record of {record.kind}{' with trust' if record.kind == 'seeds' else ''}"
         if SIGNATURE not in headers:
             return f"{what} is not signed: set it through an endpoint of this crawl"
-        at = headers.get(SIGNED_AT, b"")
+        signed_at = headers.get(SIGNED_AT, b"")
         if not hmac.compare_digest(self._of(headers, record.value), headers[SIGNATURE]):
             return f"{what} is signed with another key: see OPIC_KAFKA_SIGNING_KEY"
-        if not (at.isdigit() and len(at) <= DIGITS_MAX and abs(record.time_us - int(at)) < DAY_US):
+        if not (signed_at.isdigit() and len(signed_at) <= DIGITS_MAX and abs(record.time_us - int(signed_at)) < DAY_US):
             return f"{what} was signed more than a day before or after the record's time: a copy of an old one"
         return ""
 

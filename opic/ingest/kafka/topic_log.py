@@ -123,15 +123,15 @@ class Producer:
             BadInput: a record is too large for its topic; some of the others may have been written.
             KafkaUnavailable: Kafka does not answer; some records may have been written.
         """
-        end, found = time.monotonic() + seconds, []
-        for client, one in sent:
+        end, written = time.monotonic() + seconds, []
+        for client, record in sent:
             try:
                 with self._cluster.errors():
-                    found.append(one.get(timeout=max(0.0, end - time.monotonic())))
+                    written.append(record.get(timeout=max(0.0, end - time.monotonic())))
             except (BadInput, KafkaUnavailable) as error:
                 self._replace(client, error)
                 raise
-        return found
+        return written
 
     def _replace(self, client: Client, reason: OpicError) -> None:
         """Replace a client that will not send again.
@@ -165,10 +165,10 @@ class Producer:
 def seeds_by_shard(lists: Iterable[bytes], shards: int) -> Iterator[bytes]:
     """Split lists of seeds, or of pages to forget, by shard: a record's key is that of its first URL, and fits all."""
     for seeds in map(decode_seeds, lists):
-        found: dict[int, list[str]] = defaultdict(list)
+        by_shard: dict[int, list[str]] = defaultdict(list)
         for url in seeds.urls:
-            found[shard_of(host_of(url), shards)].append(url)
-        yield from (encode_seeds(part, *msgspec.structs.astuple(seeds)[1:]) for part in found.values())
+            by_shard[shard_of(host_of(url), shards)].append(url)
+        yield from (encode_seeds(part, *msgspec.structs.astuple(seeds)[1:]) for part in by_shard.values())
 
 
 class KafkaLog:
@@ -272,9 +272,9 @@ class KafkaLog:
             self.mean_events = len(values) / len(sent) if sent else self.mean_events
             written = self._producer.wait(sent, ANSWER_SECONDS)
         ends: dict[str, int] = {}
-        for found in written:
-            name = name_of(found.topic_partition)
-            ends[name] = max(ends.get(name, 0), found.offset + 1)
+        for position in written:
+            name = name_of(position.topic_partition)
+            ends[name] = max(ends.get(name, 0), position.offset + 1)
         return ends
 
     def _records(self, values: Sequence[bytes], time_us: int, kind: str, key: bytes) -> Iterator[_ToSend]:
@@ -301,8 +301,8 @@ class KafkaLog:
         """Return the end of each partition. Kafka is asked for partitions that are named and not known here."""
         with self._logging_outages(), self._lock, self._cluster.errors():
             self._notice(named)
-            found = self._consumer.end_offsets(self._partitions, timeout_ms=round(ANSWER_SECONDS * 1000))
-        return {name_of(partition): end for partition, end in found.items()}
+            end_offsets = self._consumer.end_offsets(self._partitions, timeout_ms=round(ANSWER_SECONDS * 1000))
+        return {name_of(partition): end for partition, end in end_offsets.items()}
 
     def _notice(self, named: Iterable[str] = ()) -> None:
         """Notice partitions that were added.

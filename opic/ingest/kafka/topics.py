@@ -83,17 +83,17 @@ def find(cluster: KafkaCluster, admin: Client, names: list[str]) -> dict[str, To
     }
 
 
-def differences(want: TopicSetup, found: TopicSetup) -> Iterator[str]:
+def differences(want: TopicSetup, actual: TopicSetup) -> Iterator[str]:
     """Describe how a topic differs from its required configuration."""
-    if found.partitions != want.partitions:
-        yield f"{found.partitions} partitions, not {want.partitions}"
-    if found.replication != want.replication:
-        yield f"{found.replication} replicas, not {want.replication}"
-    if not found.config:
+    if actual.partitions != want.partitions:
+        yield f"{actual.partitions} partitions, not {want.partitions}"
+    if actual.replication != want.replication:
+        yield f"{actual.replication} replicas, not {want.replication}"
+    if not actual.config:
         yield "its configuration is unknown: this user may not read it (DescribeConfigs)"
         return
     for key, value in want.config.items():
-        if (other := found.config.get(key)) != value:
+        if (other := actual.config.get(key)) != value:
             yield f"{key}={other}, not {value}"
 
 
@@ -118,13 +118,13 @@ def create(
         replication = min(there, REPLICATION_MAX) if replication is None else replication
         if not 1 <= replication <= there:
             raise SettingsError(f"--replication {replication}: Kafka at {cluster.where} has only {there} brokers")
-        found = find(cluster, admin, [cluster.topic, cluster.dlq])
+        existing = find(cluster, admin, [cluster.topic, cluster.dlq])
         if partitions is None:
-            partitions = found[cluster.topic].partitions if cluster.topic in found else cluster.settings.shards
+            partitions = existing[cluster.topic].partitions if cluster.topic in existing else cluster.settings.shards
         for plan in wanted(cluster, partitions, replication):
-            if plan.name not in found:
+            if plan.name not in existing:
                 topic = NewTopic(plan.name, plan.partitions, plan.replication, topic_configs=dict(plan.config))
                 with cluster.errors():
                     admin.create_topics([topic])
                     admin.wait_for_topics([plan.name])
-            yield plan, found.get(plan.name)
+            yield plan, existing.get(plan.name)

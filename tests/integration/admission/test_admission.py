@@ -173,7 +173,7 @@ def test_ration_counts_only_the_suggestions_that_were_taken(crawled: Crawled) ->
     asked = np.full(30, big, np.int32)
     assert [int(ration.fit(asked).sum()) for _ in range(3)] == [30, 20, 0]
     assert ration.refused
-    ration.take([big] * 45)
+    ration.count_chosen([big] * 45)
     assert int(ration.fit(asked).sum()) == 5
 
 
@@ -242,6 +242,6 @@ def test_hosts_judged_by_former_rules_are_judged_again_at_once(
     monkeypatch.setattr(admissions, "WEIGH_SECONDS_MIN", 3_600.0)
     former, table = admission._policy, admission._table
     crawled.put(traps={"host_pages": 3})
-    admission.look()
+    admission.check_policy()
     admission._take_weighed(former, table)
     assert admission.counts(crawled.snapshots.fresh())["large_hosts"] == len(HOSTS)

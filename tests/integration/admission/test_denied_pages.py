@@ -176,7 +176,7 @@ def test_verdicts_made_while_counting_pages_reach_the_order(world: Callable[[int
     frontier, admission = made.endpoint()
     assert len(frontier.next(NEXT).pages) == NEXT
     admission.put(check_policy(RULE))
-    admission.look()
+    admission.check_policy()
     while admission.judge_next(0):  # As /metrics does, in another thread.
         pass
     (order,) = frontier._scheduler.hot.orders

@@ -14,7 +14,7 @@ from opic.errors import BadEvent, KafkaRefused, KafkaUnavailable
 from opic.ingest.kafka import KafkaCluster
 from opic.ingest.publish import Publisher
 from opic.model.events import CrawlEvent, decode_crawl_event, encode_crawl_event, split_array
-from opic.ops.doctor import look
+from opic.ops.doctor import run_checks
 from opic.settings import Settings
 from opic.urls.canonical import shard_of
 
@@ -185,7 +185,7 @@ def test_dead_letters_without_kafka_stay_in_the_store(valkey: Server, tmp_path: 
 
 def test_doctor_checks_kafka(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
     def found(settings: Settings) -> dict[str, tuple[str, str]]:
-        return {one.check: (one.verdict, one.found) for one in look(lambda: settings)}
+        return {one.check: (one.verdict, one.text) for one in run_checks(lambda: settings)}
 
     topic = Topic(kafka, partitions=4)
     before = found(settings_of(kafka, valkey, topic.name, shards=16))

@@ -162,7 +162,7 @@ def test_clock_that_jumps_gives_a_finite_yield(valkey: Server, jump: int) -> Non
     crawl = Recrawl(valkey)
     crawl.crawl.event(HUBS[0], [f"{HUBS[0]}new{n}" for n in range(5)], fetched_at=NOW + SECONDS[0] + jump)
     replica = crawl.shards().follow()[0]
-    seen, rate = (replica.columns.of(name, np.array([0]))[0] for name in ("seen", "rate"))
+    seen, rate = (replica.columns.values_of(name, np.array([0]))[0] for name in ("seen", "rate"))
     assert (seen, rate) == (SEEN[0] + 5, np.float32(5 / max(jump, 1)))
 
 
@@ -177,7 +177,7 @@ def test_counts_survive_a_restart_by_the_checkpoint_and_the_journal(valkey: Serv
         assert writer.checkpointer.blocks_written > 20
         (loaded,) = crawl.shards().follow()
         assert_same_replica(loaded, writer.replica)
-        assert np.count_nonzero(loaded.columns.of("rate", np.arange(len(loaded)))) > 5
+        assert np.count_nonzero(loaded.columns.values_of("rate", np.arange(len(loaded)))) > 5
         (without,) = crawl.shards(yields=False).follow()
         assert not without.columns.used("rate")
         assert without.v.tolist() == loaded.v.tolist()
@@ -198,7 +198,7 @@ def test_counts_do_not_depend_on_the_batches(valkey: Server) -> None:
         for at in range(0, len(events), size):
             writer.apply(PARTITION, events[at : at + size])
         ids = np.arange(len(writer.replica))
-        columns.append([writer.replica.columns.of(name, ids).tolist() for name in ("seen", "rate")])
+        columns.append([writer.replica.columns.values_of(name, ids).tolist() for name in ("seen", "rate")])
     assert columns[0] == columns[1] == columns[2]
     assert any(columns[0][1])
 
@@ -242,4 +242,4 @@ def test_service_draws_the_pages_of_a_policy(asked: tuple[httpx.Client, Embedded
         second = client.next(9, mode="refresh", policy="YRU").pages
     assert sorted(page.url for page in [*first, *second]) == HUBS
     (replica,) = service.backend.crawl.replicas
-    assert replica.columns.of("seen", np.arange(len(replica))).sum() == 12
+    assert replica.columns.values_of("seen", np.arange(len(replica))).sum() == 12

@@ -26,7 +26,7 @@ from opic.ingest.publish import Publisher
 from opic.model.event_checks import decode_events
 from opic.model.events import CrawlEvent, EventLimits, encode_crawl_event
 from opic.model.packed_events import pack
-from opic.ops.doctor import look
+from opic.ops.doctor import run_checks
 from opic.service.backend import Backend
 from opic.settings import Settings
 from opic.urls.canonical import host_of, shard_of
@@ -141,7 +141,7 @@ def test_every_event_takes_effect_once(kafka: Kafka, valkey: Server, tmp_path: P
             busy = min(2, workers_at_once(AFTER, shards))
             wait_until(lambda: sum(share > 0 for share in topic.shares()) == busy)
             wait_until(lambda: crawl.waiting() == 0)
-            found = {one.check: (one.verdict, one.found) for one in look(lambda: settings)}
+            found = {one.check: (one.verdict, one.text) for one in run_checks(lambda: settings)}
             assert (found["workers"][0], found["lost events"][0]) == ("ok", "ok"), found
             assert found["partitions"][1].startswith(f"partitions: {AFTER}, shards: {shards};")
             for one in last:

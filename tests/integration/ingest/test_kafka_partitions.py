@@ -13,7 +13,7 @@ from servers import Server
 
 from opic.ingest.kafka.assignment import workers_at_once
 from opic.ingest.publish import Publisher
-from opic.ops.doctor import look
+from opic.ops.doctor import run_checks
 from opic.replica import Crawl
 from opic.settings import Settings
 
@@ -101,9 +101,9 @@ def test_one_of_two_workers_has_all_partitions_of_a_shard(kafka: Kafka, valkey: 
             assert "opic_worker_ready 1.0" in told
             assert "opic_worker_lag_events{" not in told
             assert "opic_worker_events_total{" not in told  # None of its steps was refused: it took none.
-            found = {one.check: one for one in look(lambda: settings)}
+            found = {one.check: one for one in run_checks(lambda: settings)}
             assert (found["workers"].verdict, found["partitions"].verdict) == ("ok", "ok")
-            assert "1 worker is busy at a time" in found["partitions"].found
+            assert "1 worker is busy at a time" in found["partitions"].text
 
             publish(settings, 2)
             active.kill()

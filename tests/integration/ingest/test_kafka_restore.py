@@ -69,7 +69,7 @@ def restored(settings: Settings, copy: Path) -> str:
 
 def reads_of(crawl: Crawl, pages: list[str]) -> list[int]:
     crawl.follow()
-    places, rows = crawl.look(pages)
+    places, rows = crawl.find_rows(pages)
     assert None not in places
     found: list[int] = rows.reads.tolist()
     return found

@@ -80,7 +80,7 @@ def state(crawl: Crawl) -> tuple[dict[str, float], dict[str, frozenset[str]]]:
     crawl.follow()
     urls = [page.url for page in crawl.pages()]
     places = dict(zip(crawl.ids_of(urls), urls, strict=True))
-    prints = dict(zip(Fingerprints(crawl.shards[0].secret).of(urls).tolist(), urls, strict=True))
+    prints = dict(zip(Fingerprints(crawl.shards[0].secret).hash_strings(urls).tolist(), urls, strict=True))
     trust: dict[str, float] = {}
     links: dict[str, frozenset[str]] = {}
     for number, (shard, replica) in enumerate(zip(crawl.shards, crawl.replicas, strict=True)):

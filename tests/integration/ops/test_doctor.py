@@ -24,7 +24,7 @@ from opic.ingest import ShardWriter
 from opic.ingest.event_log import EventLog
 from opic.ingest.heartbeats import ALIVE_SECONDS, BEAT_SECONDS
 from opic.ops import doctor as doctor_module
-from opic.ops.doctor import look
+from opic.ops.doctor import run_checks
 from opic.replica.stored_links import read_list
 from opic.service.backend import Backend
 from opic.service.service import EmbeddedService
@@ -41,7 +41,7 @@ def opic(*words: object, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 def verdicts(**settings: object) -> dict[str, tuple[str, str]]:
-    return {f.check: (f.verdict, f.found) for f in look(lambda: Settings.load(**settings))}
+    return {f.check: (f.verdict, f.text) for f in run_checks(lambda: Settings.load(**settings))}
 
 
 def test_healthy_store_passes_every_check(servers: Server) -> None:

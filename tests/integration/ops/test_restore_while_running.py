@@ -245,7 +245,7 @@ def test_worker_does_not_apply_records_of_the_old_log(
     crawl = Crawl.open(valkey.client())
     writer, log = Writer(crawl), log_of(valkey)
     source, since = LogSource(log, writer.resume), writer.resume("log/0")
-    writer.stores[0].take([])
+    writer.stores[0].apply_inputs([])
     (taken,) = source.poll(0.0)
     assert (since, taken.end) == (2, 4)
     restore(valkey.client(), copy, "default", replace=True)

@@ -74,7 +74,7 @@ def test_explanation_is_as_of_the_state_that_its_importance_is_of(
     web = Web(valkey, "explained")
     web.read(PAGES[0], [PAGES[1], PAGES[2]])
     query = asked(web.crawl)
-    (before,), look = query.importance([PAGES[1]]), query.crawl.look
+    (before,), look = query.importance([PAGES[1]]), query.crawl.find_rows
     assert before is not None
 
     def look_and_change(*asked_for: Any) -> Any:
@@ -82,7 +82,7 @@ def test_explanation_is_as_of_the_state_that_its_importance_is_of(
         web.read(PAGES[1], [PAGES[3]])
         return found
 
-    monkeypatch.setattr(query.crawl, "look", look_and_change)
+    monkeypatch.setattr(query.crawl, "find_rows", look_and_change)
     found = explain(query, PAGES[1])
     assert found is not None
     assert found["importance"] == before["importance"]

@@ -91,7 +91,7 @@ def test_pages_that_change_more_often_are_read_again_first_also_after_a_restart(
     pages = Crawl.open(valkey.client(), web.name)
     again = Frontier(pages, AT_ONCE, worth=FetchOrder(PageFlows(KeptLinks(pages)), bound=2e-9))
     assert web.first_again(again) == MANY[7]
-    found = [replica.columns.of("changes", np.arange(len(replica))).sum() for replica in pages.follow()]
+    found = [replica.columns.values_of("changes", np.arange(len(replica))).sum() for replica in pages.follow()]
     assert sum(found) == 3
 
 

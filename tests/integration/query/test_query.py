@@ -754,7 +754,7 @@ def test_answer_overtaken_by_a_new_load_is_computed_again(valkey: Server) -> Non
 
 def test_rows_and_ranks_of_an_answer_are_of_one_state_though_another_thread_follows(valkey: Server) -> None:
     store, query = open_query(valkey, record(0, A, [B]), record(1, B, [C]))
-    look, ledger = query.crawl.look, Ledger()
+    look, ledger = query.crawl.find_rows, Ledger()
     ledger.apply(PARTITION, [record(0, A, [B]), record(1, B, [C]), record(2, C, [A])])
     turns = []
 
@@ -766,7 +766,7 @@ def test_rows_and_ranks_of_an_answer_are_of_one_state_though_another_thread_foll
             query.crawl.follow()
         return found
 
-    with patch.object(query.crawl, "look", overtaken):
+    with patch.object(query.crawl, "find_rows", overtaken):
         found = query.importance([A, B, C])
     ranks = expected_ranks(ledger)
     for answer in found:

@@ -45,7 +45,7 @@ def kept(web: Web) -> dict[str, set[str]]:
     crawl.follow()
     urls = [page.url for page in crawl.pages()]
     places = dict(zip(crawl.ids_of(urls), urls, strict=True))
-    prints = dict(zip(Fingerprints(crawl.shards[0].secret).of(urls).tolist(), urls, strict=True))
+    prints = dict(zip(Fingerprints(crawl.shards[0].secret).hash_strings(urls).tolist(), urls, strict=True))
     found: dict[str, set[str]] = {}
     for number, (shard, replica) in enumerate(zip(crawl.shards, crawl.replicas, strict=True)):
         for page, (near, far, _) in stored_links(shard, replica).items():

@@ -20,7 +20,7 @@ from opic.errors import StoreMismatch
 from opic.ingest import Writer
 from opic.model.classes import check_classes
 from opic.ops.backup import backup
-from opic.ops.doctor import look
+from opic.ops.doctor import run_checks
 from opic.ops.replay import Plan, replay
 from opic.ops.restore import restore
 from opic.replica import Crawl
@@ -138,7 +138,9 @@ def test_graph_is_replayed_by_the_rules_of_the_crawl(tmp_path: Path) -> None:
         replay(backend, [tmp_path / "edges.txt"], plan)
         known = {page["url"] for page in backend.query.top(9)}
         assert known == {PAGE, "https://b.example/", "https://c.example/"}
-        assert all(finding.verdict == "ok" for finding in look(lambda: backend.settings) if finding.check == "format")
+        assert all(
+            finding.verdict == "ok" for finding in run_checks(lambda: backend.settings) if finding.check == "format"
+        )
 
 
 def offered(client: Client, domain: str = "a.example", **asked: Any) -> str | None:

@@ -39,7 +39,7 @@ def yields_of(crawl: Crawl) -> dict[str, tuple[int, float]]:
     for url, place in zip(PAGES, crawl.ids_of(PAGES), strict=True):
         assert place is not None
         columns = crawl.replicas[place[0]].columns
-        seen, rate = (columns.of(name, np.array([place[1]])) for name in ("seen", "rate"))
+        seen, rate = (columns.values_of(name, np.array([place[1]])) for name in ("seen", "rate"))
         found[url] = int(seen[0]), float(rate[0])
     return found
 
@@ -102,7 +102,7 @@ def found_rate(web: Web) -> np.float32:
     (replica,) = web.crawl.follow()
     (place,) = web.crawl.ids_of([PAGES[0]])
     assert place is not None
-    return np.float32(replica.columns.of("rate", np.array([place[1]]))[0])
+    return np.float32(replica.columns.values_of("rate", np.array([place[1]]))[0])
 
 
 def test_page_that_returns_shows_no_new_links_in_its_next_read(valkey: Server) -> None:

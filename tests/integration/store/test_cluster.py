@@ -22,7 +22,7 @@ from opic.errors import OpicError, StoreError, StoreUnavailable, TailLost
 from opic.ingest import ShardWriter, Writer
 from opic.ingest.event_log import EventLog
 from opic.model.ledger import Ledger
-from opic.ops.doctor import look
+from opic.ops.doctor import run_checks
 from opic.replica import Crawl
 from opic.service.backend import Backend
 from opic.settings import Settings
@@ -69,7 +69,7 @@ def test_all_that_the_service_does_works_on_a_cluster(cluster: Cluster) -> None:
 def test_doctor_checks_all_nodes(cluster: Cluster) -> None:
     def found() -> dict[str, tuple[str, str]]:
         settings = Settings.load(store=cluster.url)
-        return {one.check: (one.verdict, one.found) for one in look(lambda: settings)}
+        return {one.check: (one.verdict, one.text) for one in run_checks(lambda: settings)}
 
     ShardWriter(Shard.open(cluster.client())).apply(PARTITION, LOG[:100])
     first = found()

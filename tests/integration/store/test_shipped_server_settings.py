@@ -13,7 +13,7 @@ from opic.errors import StoreError
 from opic.ingest import Writer
 from opic.model.books import BooksAudit
 from opic.model.events import Record, encode_seeds
-from opic.ops.doctor import look
+from opic.ops.doctor import run_checks
 from opic.replica import Crawl
 from opic.settings import Settings
 from opic.store import connect
@@ -31,8 +31,8 @@ def opened(server: ShippedServer) -> Crawl:
 
 def rules_checked(server: ShippedServer) -> tuple[str, str]:
     """What `opic doctor` says of the access rules."""
-    (found,) = [one for one in look(lambda: Settings.load(store=server.url)) if one.check == "access rules"]
-    return found.verdict, found.found
+    (found,) = [one for one in run_checks(lambda: Settings.load(store=server.url)) if one.check == "access rules"]
+    return found.verdict, found.text
 
 
 def nameless(server: ShippedServer) -> redis.Redis:

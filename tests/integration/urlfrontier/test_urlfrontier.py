@@ -190,7 +190,7 @@ def test_hosts_of_the_best_pages_come_first_each_with_its_best_pages(tmp_path: P
         for some in (urls, urls[3:4] * 3, urls[9:11] * 2):  # Cash goes to what the last reads link to.
             stub.put([known(A, {"opic.links": some})])
         settled(service)
-        _, rows = service.backend.crawl.look(urls)
+        _, rows = service.backend.crawl.find_rows(urls)
         cash = dict(zip(urls, rows.cash.tolist(), strict=True))
         hosts = sorted("pqr", key=lambda host: -max(cash[url] for url in urls if url[7] == host))
         by_host = [sorted((url for url in urls if url[7] == host), key=lambda url: -cash[url]) for host in hosts]

@@ -101,7 +101,7 @@ def growing(columns: Growing, rows: int) -> dict[str, list[Any]]:
 def everything(replica: Replica) -> dict[str, Any]:
     """All that a replica holds."""
     histories, index, hosts, tail = replica.histories, replica.index, replica.hosts, replica.tail
-    asked = Fingerprints(bytes(16)).of(PAGES)
+    asked = Fingerprints(bytes(16)).hash_strings(PAGES)
     return deepcopy({
         "columns": growing(replica.columns, replica.pages),
         "rows": growing(histories.rows, histories.count),
@@ -113,7 +113,7 @@ def everything(replica: Replica) -> dict[str, Any]:
         "tail": (tail.first, tail.end, tail.get(range(replica.pages))),
         "rest": (replica.head, replica.books, replica.series, replica.classes, replica.sent, replica.taken),
         "trust": replica.trust,
-        "sparse": [replica.columns.of(of.name, np.arange(replica.pages)).tolist() for of in SPARSE],
+        "sparse": [replica.columns.values_of(of.name, np.arange(replica.pages)).tolist() for of in SPARSE],
         "failing": [column.tolist() for column in replica.host_failures.rows(np.arange(len(hosts)))],
         "keeping": replica.keeping,
     })  # fmt: skip

@@ -29,7 +29,7 @@ def test_changes_wait_for_the_record_that_they_came_after() -> None:
     assert heard.changes.last is None
     heard.changes.begin(b"5-0")
     assert heard.changes.last == b"5-0"
-    heard.changes.take([entry("5-0", 0, 0), entry("5-1", 7, 1), entry("6-0", 8, 2), entry("6-1", 8, 3)])
+    heard.changes.add_entries([entry("5-0", 0, 0), entry("5-1", 7, 1), entry("6-0", 8, 2), entry("6-1", 8, 3)])
     heard.changes.hear(6)
     assert heard.told == []
     heard.changes.hear(7)
@@ -37,7 +37,7 @@ def test_changes_wait_for_the_record_that_they_came_after() -> None:
     heard.changes.hear(9)
     assert heard.told[1:] == [(b"2", 8), (b"3", 8)]
     assert heard.changes.last == b"6-1"
-    heard.changes.take([entry("6-1", 8, 3)])
+    heard.changes.add_entries([entry("6-1", 8, 3)])
     heard.changes.hear(9)
     assert len(heard.told) == 3
 
@@ -47,11 +47,11 @@ def test_entry_that_is_gone_is_a_gap() -> None:
     for entries in gone:
         heard = Heard()
         heard.changes.begin(b"5-0")
-        heard.changes.take(entries)
+        heard.changes.add_entries(entries)
         heard.changes.hear(9)
         assert (heard.gaps, heard.told, heard.changes.last) == (1, [], None)
         heard.changes.begin(b"7-0")
-        heard.changes.take([entry("7-0", 0, 0), entry("7-1", 9, 4)])
+        heard.changes.add_entries([entry("7-0", 0, 0), entry("7-1", 9, 4)])
         heard.changes.hear(9)
         assert (heard.gaps, heard.told) == (1, [(b"4", 9)])
 

@@ -67,7 +67,9 @@ def test_the_plain_twin_is_cpythons_own_siphash_1_3() -> None:
     seeded = {**os.environ, "PYTHONHASHSEED": "0"}  # The key is then all zero.
     answer = subprocess.run([sys.executable, "-c", code], env=seeded, capture_output=True, text=True, check=True).stdout
     assert answer.strip() == str([siphash(bytes(16), word.encode()) for word in words[1:]])
-    assert Fingerprints(bytes(16)).of(words[1:]).tolist() == [siphash(bytes(16), word.encode()) for word in words[1:]]
+    assert Fingerprints(bytes(16)).hash_strings(words[1:]).tolist() == [
+        siphash(bytes(16), word.encode()) for word in words[1:]
+    ]
 
 
 TEXTS = st.text(st.characters(), max_size=40) | st.text("ab/\n\0", max_size=200) | st.text("aé€𝄞\ud800", max_size=30)
@@ -83,22 +85,22 @@ TEXTS = st.text(st.characters(), max_size=40) | st.text("ab/\n\0", max_size=200)
 @example(key=KEY, strings=["short"] * 20 + ["y" * 2_048] * 3 + ["z" * 70_000])
 @example(key=KEY, strings=["x" * 600_000])
 def test_fingerprints_are_siphash_1_3(key: bytes, strings: list[str]) -> None:
-    few, hashes = Fingerprints(key).of(strings), expected(key, strings)
+    few, hashes = Fingerprints(key).hash_strings(strings), expected(key, strings)
     assert few.dtype == np.uint64
     assert few.tolist() == hashes
     if strings and sum(map(len, strings)) < 5_000_000 // FEW:
         times = FEW // len(strings) + 1
-        assert Fingerprints(key).of(strings * times).tolist() == hashes * times
+        assert Fingerprints(key).hash_strings(strings * times).tolist() == hashes * times
     if strings:  # Some among many.
-        many = Fingerprints(key).of([*strings, *[""] * FEW])
+        many = Fingerprints(key).hash_strings([*strings, *[""] * FEW])
         assert many.tolist() == hashes + expected(key, [""]) * FEW
 
 
 def test_a_string_has_the_same_fingerprint_in_any_batch() -> None:
     strings = [f"http://{'h' * (i % 50)}.example/{i}" for i in range(STRINGS_AT_ONCE + 1_000)]
     known = Fingerprints(KEY)
-    together = known.of(strings)
-    assert together.tolist() == [int(known.of([string])[0]) for string in strings]
+    together = known.hash_strings(strings)
+    assert together.tolist() == [int(known.hash_strings([string])[0]) for string in strings]
     assert together[::500].tolist() == expected(KEY, strings[::500])
 
 
@@ -109,8 +111,8 @@ def test_no_string_has_the_fingerprint_reserved_for_no_page(monkeypatch: pytest.
 
         _hash_few = _hash
 
-    assert Zero(KEY).of(["a", "b"]).tolist() == [1, 1]
-    assert set(Zero(KEY).of(["a"] * FEW).tolist()) == {1}
+    assert Zero(KEY).hash_strings(["a", "b"]).tolist() == [1, 1]
+    assert set(Zero(KEY).hash_strings(["a"] * FEW).tolist()) == {1}
     assert NO_PAGE == 0
 
 
@@ -125,11 +127,11 @@ def test_threads_share_one_object(count: int) -> None:
     """Each query of an endpoint hashes in a thread of its own; a wrong hash would answer that a page was never seen."""
     hashing = Fingerprints(KEY)
     strings = [[f"http://{thread}.example/{number}" * 8 for number in range(count)] for thread in range(4)]
-    wanted = [hashing.of(own).tolist() for own in strings]
+    wanted = [hashing.hash_strings(own).tolist() for own in strings]
     calls = max(2_000 // count, 20)
 
     def wrong(thread: int) -> int:
-        return sum(hashing.of(strings[thread]).tolist() != wanted[thread] for _ in range(calls))
+        return sum(hashing.hash_strings(strings[thread]).tolist() != wanted[thread] for _ in range(calls))
 
     switch = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # Threads take turns between almost any two calls of numpy.

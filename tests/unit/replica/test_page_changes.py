@@ -14,7 +14,7 @@ READS = st.lists(st.tuples(st.integers(0, PAGES - 1), st.integers(1, 50), st.int
 
 
 def columns_of(columns: PageColumns) -> list[list[int]]:
-    return [columns.of(of.name, np.arange(PAGES)).tolist() for of in CHANGES]
+    return [columns.values_of(of.name, np.arange(PAGES)).tolist() for of in CHANGES]
 
 
 def read(changes: PageColumns, record: list[tuple[int, int, int]], last: dict[int, tuple[int, int]]) -> None:

@@ -27,14 +27,14 @@ def test_given_values_come_back_from_a_block_that_has_grown_and_undo_restores_th
             columns.note(of.name, np.array(ids, np.uint32), np.full(len(ids), value, of.dtype), undo=log)
             if log is not None:
                 log.restore()
-                assert columns.of(of.name, all_pages).tolist() == expected
+                assert columns.values_of(of.name, all_pages).tolist() == expected
         for page in ids:
             expected[page] = value
-        assert columns.of(of.name, all_pages).tolist() == expected
+        assert columns.values_of(of.name, all_pages).tolist() == expected
     assert columns.used(of.name) == any(said is not None for _, said in puts)
     other.unpack(of.name, first, 2 * PAGES, columns.pack(of.name, first, PAGES))
-    assert other.of(of.name, all_pages)[first:].tolist() == expected[first:]
-    assert other.of(of.name, all_pages)[:first].tolist() == [of.default] * first
+    assert other.values_of(of.name, all_pages)[first:].tolist() == expected[first:]
+    assert other.values_of(of.name, all_pages)[:first].tolist() == [of.default] * first
 
 
 def test_column_of_defaults_takes_no_rows_and_no_bytes() -> None:
@@ -54,10 +54,10 @@ def test_forgotten_pages_have_the_defaults_and_undo_brings_their_values_back() -
     columns.note("priority", np.arange(4), np.array([2.0, 3.0, 4.0, 5.0]), undo=None)
     columns.clear(ids, undo=undo)
     assert (columns.v[:5].tolist(), columns.host[:5].tolist()) == ([0, 0, 7, 0, 0], [0, 2, 2, 2, 0])
-    assert columns.of("priority", np.arange(5)).tolist() == [2.0, 1.0, 4.0, 1.0, 1.0]
+    assert columns.values_of("priority", np.arange(5)).tolist() == [2.0, 1.0, 4.0, 1.0, 1.0]
     undo.restore()
     assert columns.v[:5].tolist() == [0, 7, 7, 7, 0]
-    assert columns.of("priority", np.arange(5)).tolist() == [2.0, 3.0, 4.0, 5.0, 1.0]
+    assert columns.values_of("priority", np.arange(5)).tolist() == [2.0, 3.0, 4.0, 5.0, 1.0]
 
 
 def test_packed_column_of_a_wrong_length_is_refused() -> None:

@@ -51,7 +51,7 @@ def test_counts_equal_a_plain_table_and_undo_restores_them(
 ) -> None:
     yields, seen, rate, last = PageColumns(), [0] * 5, [0.0] * 5, [0] * 5
     for record in history:
-        before = [yields.of(of.name, np.arange(5)).tolist() for of in YIELDS]
+        before = [yields.values_of(of.name, np.arange(5)).tolist() for of in YIELDS]
         pages, links, new, at = np.array(record, np.int64).reshape(-1, 4).T
         before_us = np.array([last[page] for page in pages], np.int64) * SECOND_US
         for undo in (Undo(), None):
@@ -66,12 +66,12 @@ def test_counts_equal_a_plain_table_and_undo_restores_them(
             )
             if undo is not None:
                 undo.restore()
-                assert [yields.of(of.name, np.arange(5)).tolist() for of in YIELDS] == before
+                assert [yields.values_of(of.name, np.arange(5)).tolist() for of in YIELDS] == before
         for page, shown, fresh, time in record:
             discovered = min(shown, fresh)
             rate[page] = discovered / max(time - last[page], 1) if last[page] else 0.0
             seen[page] += discovered if seen[page] else shown
             last[page] = time
-        found = [yields.of(of.name, np.arange(5)).tolist() for of in YIELDS]
+        found = [yields.values_of(of.name, np.arange(5)).tolist() for of in YIELDS]
         assert found[0] == seen
         assert found[1] == pytest.approx(rate, rel=1e-6)
