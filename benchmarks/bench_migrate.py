@@ -1,14 +1,16 @@
 """How long a living crawl takes no writes while it is moved to other shards, and what crawlers notice of it.
 
 Events come by the clock, and so do calls for next pages (open loop). A call that is refused is sent again until it is
-answered, and its time counts from when it was due. The crawl is moved from one shard to many and back. Checked in the
-end: every accepted event took effect once, no page was leased twice, the books balance.
+answered, and its time counts from when it was due. The crawl is moved from one shard to many and back. The figures are
+medians of the runs; those of the worst run end with `_max`. Checked in the end: every accepted event took effect once,
+no page was leased twice, the books balance.
 """
 
 import argparse
 import asyncio
 import json
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -157,34 +159,47 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--next-per-s", type=float, default=20)
     parser.add_argument("--traffic", type=float, default=6.0, help="seconds of it before and after each move")
     parser.add_argument("--chain", default="4,1", help="numbers of shards, comma-separated; it begins with one")
+    parser.add_argument("--runs", type=int, default=1, help="how often the whole chain is run, on a fresh copy")
     parser.add_argument("--world", type=Path, help="a directory in which the filled store is kept for the next time")
     parser.add_argument("--result", type=Path, help="where the JSON goes")
     args = parser.parse_args(arguments)
     chain = [int(shards) for shards in args.chain.split(",")]
+    rates = args.events_per_s, args.next_per_s
     with tempfile.TemporaryDirectory(prefix="opic-bench-") as name:
         data = args.world or Path(name) / "world"
         hosts = args.pages // PAGES_A_HOST
         world = kept_world(data, args.pages, hosts, 1, 5_000, 1_000, keep_links=True)
-        settings = {"keep_links": True, "host_delay_seconds": 0, "revisit_seconds": 86_400}
-        with running(world, Path(name), **settings) as one:
-            url = one.endpoint()
-            one._start("worker", "-m", "consumers.crawl_events")
-            wait_for("the endpoint is ready", lambda: httpx.get(f"{url}/readyz").status_code == 200)
-            before = httpx.get(f"{url}/v1/stats", timeout=60).json()["reads"]
-            rows = asyncio.run(measure(one, url, (args.events_per_s, args.next_per_s), chain, args.traffic))
-            wait_for("all took effect", lambda: _settled(url), PATIENCE_SECONDS)
-            stats = httpx.get(f"{url}/v1/stats", timeout=60).json()
-            accepted = sum(row["events"] for row in rows)
-            if stats["reads"] - before != accepted:
-                raise SystemExit(f"{accepted:,} events were accepted, {stats['reads'] - before:,} took effect")
-            if not httpx.get(f"{url}/v1/audit", timeout=60).json()["conserved"]:
-                raise SystemExit("the books do not balance")
+        runs = [moved(world, Path(name), rates, chain, args.traffic) for _ in range(args.runs)]
     columns = ("seconds", "stopped_s", "events_worst_s", "next_worst_s", "next_p50_ms")
     print(f"{'moved to':<12}", *(f"{column:>15}" for column in columns))
-    for row in rows:
+    rows = []
+    for moves in zip(*runs, strict=True):
+        row = {name: statistics.median(move[name] for move in moves) for name in moves[0]}
+        rows.append(row | {f"{name}_max": max(move[name] for move in moves) for name in columns})
         print(f"{row['shards']:>4} shards ", *(f"{row[column]:>15.2f}" for column in columns))
-    load = {"events_per_s": args.events_per_s, "next_per_s": args.next_per_s}
-    write_result("migrate", {"pages": stats["known_pages"], **load, "moves": rows}, args.result)
+    load = {"events_per_s": rates[0], "next_per_s": rates[1], "runs": args.runs}
+    write_result("migrate", {"pages": world.about["known_pages"], **load, "moves": rows}, args.result)
+
+
+def moved(
+    world: World, directory: Path, rates: tuple[float, float], chain: Sequence[int], around: float
+) -> list[dict[str, Any]]:
+    """Start the processes on a copy of the world, move the crawl, and check what it has in the end; see `measure`."""
+    settings = {"keep_links": True, "host_delay_seconds": 0, "revisit_seconds": 86_400}
+    with running(world, directory, **settings) as one:
+        url = one.endpoint()
+        one._start("worker", "-m", "consumers.crawl_events")
+        wait_for("the endpoint is ready", lambda: httpx.get(f"{url}/readyz").status_code == 200)
+        before = httpx.get(f"{url}/v1/stats", timeout=60).json()["reads"]
+        rows = asyncio.run(measure(one, url, rates, chain, around))
+        wait_for("all took effect", lambda: _settled(url), PATIENCE_SECONDS)
+        stats = httpx.get(f"{url}/v1/stats", timeout=60).json()
+        accepted = sum(row["events"] for row in rows)
+        if stats["reads"] - before != accepted:
+            raise SystemExit(f"{accepted:,} events were accepted, {stats['reads'] - before:,} took effect")
+        if not httpx.get(f"{url}/v1/audit", timeout=60).json()["conserved"]:
+            raise SystemExit("the books do not balance")
+    return rows
 
 
 def _settled(url: str) -> bool:
