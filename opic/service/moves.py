@@ -2,6 +2,7 @@
 
 import logging
 
+from opic.errors import CrawlMoved
 from opic.settings import Settings
 from opic.store.connection import Client
 from opic.store.keys import Keys
@@ -16,9 +17,11 @@ def after_moves(client: Client, settings: Settings) -> Settings:
     Raises:
         CrawlMoved: that crawl is in another store.
     """
+    asked = settings.crawl
     while (moved := move_of(client, Keys(settings.crawl, 0))) is not None:
         if moved.store:
             raise moved
-        log.warning("%s; going on with that one", moved)
         settings = settings.with_crawl(moved.to)
+    if settings.crawl != asked:
+        log.warning("%s; going on with that one", CrawlMoved(asked, settings.crawl))
     return settings

@@ -92,12 +92,18 @@ class Worker:
                 return disk_full(settings.data_dir()) if on_our_disk else None
 
             source, between = self._source(crawl, writer, stack)
-            work(writer, source, tally=tally, stopped=self.stopped, full=full, watch=self.health, between=between)
+            moved = None
+            try:
+                work(writer, source, tally=tally, stopped=self.stopped, full=full, watch=self.health, between=between)
+            except CrawlMoved as error:
+                moved = error  # The former crawl must not seem to have a worker.
             try:
                 if full() is None:
                     tally.end()
             except StoreUnavailable as error:
                 log.info("the metrics of the last steps are lost: %s", error)
+            if moved is not None:
+                raise moved
 
     def _after_moves(self) -> Settings:
         with closing(connect(self._store_url())) as client:

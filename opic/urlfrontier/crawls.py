@@ -34,16 +34,21 @@ HOST_URLS: Final = 100  # Pages for each host in a call without max_urls_per_que
 PRUNE_SECONDS: Final = 10.0  # Interval at which expired leases are removed from memory.
 EVENTS_TOGETHER: Final = 1_000
 DAY_SECONDS: Final = 86_400
+MOVE_SECONDS: Final = 10.0  # How long a call waits for the crawl that takes the place of this one.
+MOVE_LOOK_SECONDS: Final = 0.02
+CLOSE_SECONDS: Final = 15.0  # After which no call is answered from the former crawl any more.
 PORT: Final = re.compile(r":\d*$")
 
 
 class UrlFrontierCrawl:
     """A crawl: coroutines that put items and lease pages; the other methods block."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, former: "UrlFrontierCrawl | None" = None) -> None:
+        """Take an open crawl, which may be in the place of a former one."""
         self.backend = backend
-        self._parents = Parents()
-        self._own_leases = dict[str, float]()  # By URL: the end of the lease of each page handed out here, monotonic.
+        self._parents: Parents = Parents() if former is None else former._parents
+        # By URL: the end of the lease of each page handed out here, monotonic.
+        self._own_leases: dict[str, float] = {} if former is None else former._own_leases
         self._pruned_at = time.monotonic()
         self._events = Coalescer[bytes, None](self._accept, "urlfrontier-events", EVENTS_TOGETHER)
         self._leases = Coalescer[str, bool](partial(leased, backend.crawl), "urlfrontier-leases", EVENTS_TOGETHER)
@@ -245,20 +250,20 @@ class Crawls:
 
     def __init__(
         self,
-        backend: Backend,
+        present: Callable[[], Backend],
         other: Callable[[str], Backend] | None = None,
         others: Callable[[], Sequence[str]] = list,
     ) -> None:
-        """Begin with the crawl of `backend`.
+        """Begin with OPIC_CRAWL.
 
         Args:
-            backend: the store, open for OPIC_CRAWL.
+            present: returns the store, open for OPIC_CRAWL or the crawl that is in its place now.
             other: opens another crawl, and makes it if there is none yet; None if there may be no others.
             others: the names of crawls that the store has.
         """
-        settings = backend.settings
+        self._present, settings = present, present().settings
         self._first, self._most = settings.crawl, settings.urlfrontier_crawls
-        self._open = {self._first: UrlFrontierCrawl(backend)}
+        self._open = {self._first: UrlFrontierCrawl(present())}
         self._other, self._others, self._opening = other, others, asyncio.Lock()
 
     async def of(self, name: str, *, make: bool = False) -> UrlFrontierCrawl:
@@ -269,11 +274,24 @@ class Crawls:
             StoreError: it can't be opened.
         """
         name = self._first if name in DEFAULT_NAMES else name
+        if name == self._first:
+            return await self._of_present()
         if name not in self._open:
             async with self._opening:
                 if name not in self._open:
                     self._open[name] = UrlFrontierCrawl(await asyncio.to_thread(self._opened, name, make))
         return self._open[name]
+
+    async def _of_present(self) -> UrlFrontierCrawl:
+        """Return OPIC_CRAWL, or the crawl in its place, for which it waits while the one is moved to the other."""
+        until = time.monotonic() + MOVE_SECONDS
+        while self._present().crawl.stopped and time.monotonic() < until:
+            await asyncio.sleep(MOVE_LOOK_SECONDS)
+        former, backend = self._open[self._first], self._present()
+        if former.backend is not backend:
+            self._open[self._first] = UrlFrontierCrawl(backend, former)
+            asyncio.get_running_loop().call_later(CLOSE_SECONDS, former.close)
+        return self._open[self._first]
 
     def _opened(self, name: str, make: bool) -> Backend:
         if self._other is None or len(self._open) >= self._most:

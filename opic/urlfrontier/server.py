@@ -105,12 +105,12 @@ def _work(loop: asyncio.AbstractEventLoop, run: Callable[[], Coroutine[Any, Any,
 def _crawls_of(service: "EmbeddedService | StandingService") -> Crawls:
     backend = service.backend
     if backend.settings.urlfrontier_crawls == 1:
-        return Crawls(backend)
+        return Crawls(lambda: service.backend)
     if not isinstance(service, EmbeddedService) or backend.settings.kafka_bootstrap is not None:
         raise SettingsError(
             "OPIC_URLFRONTIER_CRAWLS over 1 needs --embedded, without Kafka; otherwise run a service for each crawl"
         )
-    return Crawls(backend, service.open_crawl, service.crawl_names)
+    return Crawls(lambda: service.backend, service.open_crawl, service.crawl_names)
 
 
 async def _start(server: grpc.aio.Server, frontier: UrlFrontier) -> None:

@@ -15,10 +15,11 @@ import httpx
 import networkx
 import numpy as np
 import pytest
+from command_line import run_here
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from ports import free_port
-from processes import wait_until
+from processes import environment, wait_until
 from repository import ROOT
 from servers import Server
 from urlfrontier_client import FAIL, INTERFACE, OK, SKIPPED, Stub, connected, discovered, info, known, served_by_command
@@ -705,6 +706,24 @@ def test_items_answered_with_ok_survive_a_kill(tmp_path: Path) -> None:
             return {item.ID for item in listed if item.WhichOneof("item") == "known"}
 
         wait_until(lambda: set(taken) <= read())
+
+
+def test_calls_go_on_with_the_crawl_that_takes_the_place_of_this_one(tmp_path: Path) -> None:
+    data, terms = tmp_path / "data", {"host_delay_seconds": "0"}
+    with served_by_command(data, **terms) as (process, address), connected(address) as stub:
+        assert stub.put([discovered(A), discovered(B)]) == {A: OK, B: OK}
+        (first,) = stub.take(max_urls_per_queue=1, max_queues=1)
+        for name, shards in (("second", 2), ("third", 1)):
+            moved = run_here(["migrate", name, "--shards", shards, "--data", data, "--json"], environment())
+            assert moved.returncode == 0, moved.stderr
+            wait_until(lambda: stub.put([discovered(C, crawlID="DEFAULT")]) == {C: OK})  # FAIL for that moment.
+            assert stub.GetStats(pb.QueueWithinCrawlParams()).numberOfQueues == 1
+            assert stub.GetURLStatus(pb.URLStatusRequest(url=C)).ID == C
+        assert first.url not in {one.url for one in stub.take(max_urls_per_queue=5)}  # Its lease went along.
+        assert stub.put([known(first.url, {"opic.links": [C]})]) == {first.url: OK}
+        deleted = run_here(["crawls", "--delete", "default", "--yes", "--data", data], environment())
+        assert deleted.returncode == 0, deleted.stderr  # No worker seems to be on it.
+    assert process.wait(30) == 0
 
 
 def test_the_command_prints_its_address_and_answers_health_and_reflection(tmp_path: Path) -> None:
