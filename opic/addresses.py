@@ -39,15 +39,15 @@ def is_public(address: str) -> bool:
     >>> [is_public(one) for one in ("::ffff:127.0.0.1", "64:ff9b::7f00:1", "64:ff9b::909:909", "2002:7f00:1::")]
     [False, False, True, False]
     """
-    found: IPAddress = ipaddress.ip_address(address)
-    if isinstance(found, ipaddress.IPv6Address):
-        if found.ipv4_mapped is not None:
-            found = found.ipv4_mapped
-        elif found in NAT64:
-            found = ipaddress.IPv4Address(found.packed[-4:])
-        elif found not in IPV6_GLOBAL or found in SIX_TO_FOUR:
+    parsed: IPAddress = ipaddress.ip_address(address)
+    if isinstance(parsed, ipaddress.IPv6Address):
+        if parsed.ipv4_mapped is not None:
+            parsed = parsed.ipv4_mapped
+        elif parsed in NAT64:
+            parsed = ipaddress.IPv4Address(parsed.packed[-4:])
+        elif parsed not in IPV6_GLOBAL or parsed in SIX_TO_FOUR:
             return False
-    return found.is_global and not found.is_multicast and found not in METADATA
+    return parsed.is_global and not parsed.is_multicast and parsed not in METADATA
 
 
 class PublicTransport(httpx.AsyncBaseTransport):
@@ -100,11 +100,11 @@ class PublicTransport(httpx.AsyncBaseTransport):
         """Resolve a host."""
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            resolved = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except socket.gaierror as error:
             kind = NotReachable if error.errno == socket.EAI_NONAME else httpx.ConnectError
             raise kind(f"{host}: {error}", request=request) from None
-        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in resolved))
         public = [address for address in addresses if is_public(address)]
         if not public:
             why = f"{host} has no public address ({', '.join(addresses)}): it is fetched with --allow-private only"

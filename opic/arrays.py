@@ -24,8 +24,8 @@ def values_at(column: NDArray[Any], places: NDArray[Any], beyond: object) -> NDA
     """
     inside = places < len(column)
     if inside.all():
-        found: NDArray[Any] = column[places]
+        values: NDArray[Any] = column[places]
     else:
-        found = np.full(len(places), beyond, column.dtype)
-        found[inside] = column[places[inside]]
-    return found
+        values = np.full(len(places), beyond, column.dtype)
+        values[inside] = column[places[inside]]
+    return values

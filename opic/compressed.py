@@ -80,18 +80,18 @@ def _pieces(body: bytes, coding: str) -> Iterator[bytes]:
         TrailingData: after at least one stream.
     """
     open_stream, magic = stream_opener(coding), MAGIC.get(coding)
-    whole, at = memoryview(body), 0
-    while at < len(whole):
-        if at and (magic is None or whole[at : at + len(magic)] != magic[: len(whole) - at]):
-            raise TrailingData(f"no {coding} begins at byte {at:,}")
+    whole, position = memoryview(body), 0
+    while position < len(whole):
+        if position and (magic is None or whole[position : position + len(magic)] != magic[: len(whole) - position]):
+            raise TrailingData(f"no {coding} begins at byte {position:,}")
         stream = open_stream()
         while not stream.eof:
-            if at >= len(whole):
+            if position >= len(whole):
                 raise ValueError("it is truncated")
-            step = whole[at : at + STEP_BYTES]
-            at += len(step)
+            step = whole[position : position + STEP_BYTES]
+            position += len(step)
             yield from stream.feed(step)
-        at -= len(stream.unused_data)  # Of the next stream; at most a step.
+        position -= len(stream.unused_data)  # Of the next stream; at most a step.
 
 
 class DecodedStream:
@@ -151,12 +151,14 @@ class _BrotliStream(DecodedStream):
     def _feed_bytes(self, data: bytes) -> Iterator[bytes]:
         self._decompressor, skipped = self._open(), self._given
         try:
-            for at, part in enumerate(chain([bytes(self._fed)], (data[at : at + 1] for at in range(len(data))))):
+            for index, part in enumerate(
+                chain([bytes(self._fed)], (data[start : start + 1] for start in range(len(data))))
+            ):
                 for piece in self._process(part):
                     yield piece[skipped:]
                     skipped = max(0, skipped - len(piece))
                 if self.eof:
-                    self._unused = data[at:]
+                    self._unused = data[index:]
                     break
         except self._error as error:
             raise ValueError(str(error)) from None

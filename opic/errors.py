@@ -25,10 +25,10 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
     """
     from difflib import get_close_matches  # Only a mistake needs it.
 
-    by_lower_case, name = {one.lower(): one for one in known}, name[:100].lower()
-    found = [one for one in by_lower_case if len(name) >= PREFIX_CHARS_MIN and one.startswith(f"{name}_")]
-    found += get_close_matches(name, by_lower_case, 1, LIKENESS_MIN)
-    return by_lower_case[found[0]] if found else None
+    by_lower_case, name = {other.lower(): other for other in known}, name[:100].lower()
+    matches = [other for other in by_lower_case if len(name) >= PREFIX_CHARS_MIN and other.startswith(f"{name}_")]
+    matches += get_close_matches(name, by_lower_case, 1, LIKENESS_MIN)
+    return by_lower_case[matches[0]] if matches else None
 
 
 def instead_of(name: str, known: Iterable[str]) -> str:

@@ -21,11 +21,11 @@ CONTAINER_LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgro
 
 def memory_bytes() -> int:
     """Return the memory of this machine, or of the container, where that is limited to less."""
-    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for limit in CONTAINER_LIMITS:
         if limit.is_file() and (text := limit.read_text().strip()).isdigit():
-            found = min(found, int(text))
-    return found
+            size = min(size, int(text))
+    return size
 
 
 def lazy_zeros(rows: int, dtype: Any) -> NDArray[Any]:

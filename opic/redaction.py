@@ -29,10 +29,10 @@ def without_secret(url: str) -> str:
     if url.split(":", 1)[0] == "embedded":
         return url
     scheme, colon, rest = url.rpartition("://") if url.count("://") == 1 else ("", "", url)
-    login, at, shown = rest.rpartition("@")
+    login, at_sign, shown = rest.rpartition("@")
     if colon and not _SCHEME.fullmatch(scheme):  # The :// is inside of a password.
         return HIDDEN
-    if at and scheme.lower() not in _SCHEMES:  # It may be the beginning of a login without a scheme.
+    if at_sign and scheme.lower() not in _SCHEMES:  # It may be the beginning of a login without a scheme.
         scheme = colon and HIDDEN
     start = scheme + colon
     if not _AUTHORITY.fullmatch(login):  # Its / ? or # may belong to the password, or the @ to an option.

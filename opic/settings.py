@@ -321,13 +321,13 @@ def _advice(name: str, known: Iterable[str]) -> str:
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        found = tomllib.loads(path.read_text())
+        table = tomllib.loads(path.read_text())
     except OSError as error:
         raise SettingsError(f"--config {path}: {error.strerror or error}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"--config {path}: {error}") from None
-    values = {name.removeprefix(PREFIX).lower(): value for name, value in found.items()}
-    unknown = [name for name in found if name.removeprefix(PREFIX).lower() not in Settings.model_fields]
+    values = {name.removeprefix(PREFIX).lower(): value for name, value in table.items()}
+    unknown = [name for name in table if name.removeprefix(PREFIX).lower() not in Settings.model_fields]
     if unknown:
         advice = [f"no setting is named {name}: {_advice(name, Settings.model_fields)}" for name in unknown]
         raise SettingsError(f"--config {path}: {'; '.join(advice)}")

@@ -33,7 +33,7 @@ def coverage(
     with asking(chosen) as ask:
         answer = ask("GET", "/v1/coverage", {"target": target, "delta": delta})
         if plot is not None:
-            _draw(plot, answer, lambda at: ask("GET", "/v1/coverage", {"target": at, "delta": delta}))
+            _draw(plot, answer, lambda level: ask("GET", "/v1/coverage", {"target": level, "delta": delta}))
     print_answer(answer if chosen.as_json else {**answer, "missing": _missing(answer)}, chosen.as_json)
     if answer["coverage"] < target:
         raise typer.Exit(FOUND_A_PROBLEM)
@@ -44,11 +44,11 @@ def _draw(path: Path, answer: Mapping[str, Any], ask_for: Callable[[float], Mapp
     reached, target = float(answer["coverage"]), float(answer["target"])
     points = {0: reached}  # Coverage by further fetches.
     for step in range(1, POINTS if target > reached else 1):
-        at = reached + (target - reached) * step / (POINTS - 1)
-        expected = ask_for(at)["fetches_expected"]
+        level = reached + (target - reached) * step / (POINTS - 1)
+        expected = ask_for(level)["fetches_expected"]
         if expected is None:
             break
-        points[expected] = at
+        points[expected] = level
     met = answer["fetches_expected"] if target > reached else 0
     title = f"Coverage guaranteed by {answer['fetched_pages']:,} fetched pages: {reached:.4g}"
     pages = f"{met:,} more page{'s' if met != 1 else ''}" if met else "reached: the crawl may stop"

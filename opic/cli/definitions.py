@@ -79,7 +79,7 @@ def remove_classes(
 def _classes_of(file: Path) -> dict[str, Any]:
     from opic.model.classes import read_classes
 
-    return {"classes": [one.shown() for one in read_classes(file)]}
+    return {"classes": [weight_class.shown() for weight_class in read_classes(file)]}
 
 
 def _change_classes(chosen: ServiceChosen, method: str, body: dict[str, Any]) -> None:
@@ -170,7 +170,7 @@ def _print_rules(answer: dict[str, Any], as_json: bool) -> None:
         print_json(answer)
         return
     names = ("rule", "effect", "host", "domain", "path", "query", "revisit_seconds", "note")
-    print_rows(names, [{"rule": at, **rule} for at, rule in enumerate(answer["rules"])])
+    print_rows(names, [{"rule": number, **rule} for number, rule in enumerate(answer["rules"])])
     print_fields({**answer["traps"], "version": answer["version"]})
 
 

@@ -35,8 +35,8 @@ def history(
             "time; no store is used."
         ),
     ] = None,
-    at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="With --recorded: only at this time, such as 2024-05-01.")
+    moment: Annotated[
+        str | None, typer.Option("--at", metavar="TIME", help="With --recorded: only at this time, such as 2024-05-01.")
     ] = None,
     plot: Plot = None,
     policy: Policy = None,
@@ -49,9 +49,9 @@ def history(
     Exit status 1 if the page was never seen.
     """
     if recorded:
-        _print_recorded(url, recorded, at, plot, policy, window, chosen.as_json)
+        _print_recorded(url, recorded, moment, plot, policy, window, chosen.as_json)
         return
-    if at or policy or window:
+    if moment or policy or window:
         raise BadInput("--at, --policy and --window apply to --recorded only: a store keeps the last reads of a page")
     answer = asked(chosen, "GET", "/v1/history", {"url": url})
     if plot is not None:
@@ -77,7 +77,7 @@ def _flow(measures: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
 
 
 def _print_recorded(  # noqa: PLR0917 - options of one command
-    url: str, files: Sequence[Path], at: str | None, plot: Path | None, policy: str | None, window: str | None,
+    url: str, files: Sequence[Path], moment: str | None, plot: Path | None, policy: str | None, window: str | None,
     as_json: bool,
 ) -> None:  # fmt: skip
     from opic.model import series
@@ -94,17 +94,26 @@ def _print_recorded(  # noqa: PLR0917 - options of one command
     if not events:
         raise BadInput(f"{', '.join(map(str, files))}: contains no crawl event")
     first, last = (limit(event.time_us for event in events) for limit in (min, max))
-    times = [moment_us("--at", at)] if at else [first + (last - first) * i // (POINTS - 1) for i in range(POINTS)]
+    times = (
+        [moment_us("--at", moment)] if moment else [first + (last - first) * i // (POINTS - 1) for i in range(POINTS)]
+    )
     past = RecordedPast(events, CrawlRules(measures_max=MEASURES, normalize=settings.limits().normalization.text))
     # A window of the clock may need many measures; `variable` takes as many as the service would, not 64.
     measures = settings.history_measures
-    found = list(standings(past, page, times, policy or "static", span, measures=measures))
+    course = list(standings(past, page, times, policy or "static", span, measures=measures))
     rows = [
-        {"time": one.time_us / MILLION, "importance": one.importance, "rank": one.rank, "pages": one.pages}
-        for one in found
+        {
+            "time": standing.time_us / MILLION,
+            "importance": standing.importance,
+            "rank": standing.rank,
+            "pages": standing.pages,
+        }
+        for standing in course
     ]
     if plot is not None:
-        points = [(one.time_us / MILLION, one.importance) for one in found if one.importance is not None]
+        points = [
+            (standing.time_us / MILLION, standing.importance) for standing in course if standing.importance is not None
+        ]
         _draw(plot, page, points, "importance")
     if as_json:
         print_json({"url": page, "policy": policy or "static", "window": span and span.shown(), "past": rows})

@@ -80,16 +80,16 @@ def list_topics(*, chosen: ResultChosen) -> None:
     cluster = _cluster(chosen.settings())
     admin = cluster.admin()
     try:
-        found = find(cluster, admin, [cluster.topic, cluster.dlq])
+        existing = find(cluster, admin, [cluster.topic, cluster.dlq])
     finally:
         admin.close()
     rows = []
     for name in (cluster.topic, cluster.dlq):
-        there = found.get(name)
+        there = existing.get(name)
         verdict, differs = ("there", []) if there else ("missing", ["`opic topics create` makes it"])
         rows.append(_row(name, verdict, there, differs))
     _print_topics(rows, chosen.as_json)
-    if len(found) < len(rows):
+    if len(existing) < len(rows):
         raise typer.Exit(FOUND_A_PROBLEM)
 
 
@@ -120,14 +120,14 @@ def publish(
     from opic.ingest.publish import Publisher
     from opic.ops.replay import format_of, values_by_number
 
-    found = chosen.settings()
-    _cluster(found)
+    settings = chosen.settings()
+    _cluster(settings)
     began, sent = time.monotonic(), 0
-    with ending_in_order(), Publisher(settings=found) as publisher, Refusals("bad events") as bad:
+    with ending_in_order(), Publisher(settings=settings) as publisher, Refusals("bad events") as bad:
         with showing_progress(PROGRESS_SECONDS) as show:
             for path in files:
                 kind = format if format else "msgpack" if format_of(path) == "msgpack" else "jsonl"
-                for number, value in values_by_number(path, kind, found.max_body_bytes):
+                for number, value in values_by_number(path, kind, settings.max_body_bytes):
                     try:
                         publisher.send_encoded(value)
                         sent += 1
@@ -137,7 +137,7 @@ def publish(
                         show(sent, None, f"{sent:,} events sent, {publisher.delivered:,} delivered, {bad.count:,} bad")
         delivered = publisher.flush()
     seconds = time.monotonic() - began
-    summary: dict[str, object] = {"delivered": delivered, "bad": bad.count, "topic": found.kafka_topic}
+    summary: dict[str, object] = {"delivered": delivered, "bad": bad.count, "topic": settings.kafka_topic}
     summary |= {"seconds": round(seconds, 3), "events_per_second": round(delivered / max(seconds, 1e-6), 1)}
     print_answer(summary, chosen.as_json)
     if bad.count:
@@ -169,8 +169,8 @@ def list_letters(
     with opened(chosen) as backend:
         rows = [letter.shown() for letter in backend.letters.newest(n, error or "")]
         dropped = Dropped.of(backend.crawl)
-    found = {"dead_letters": rows, "dropped": dropped._asdict()}
-    print_list(("topic", "partition", "offset", "replayed", "error"), found, "dead_letters", chosen.as_json)
+    answer = {"dead_letters": rows, "dropped": dropped._asdict()}
+    print_list(("topic", "partition", "offset", "replayed", "error"), answer, "dead_letters", chosen.as_json)
     if dropped.letters and not chosen.as_json:
         limit = f"OPIC_MAX_DEAD_LETTER_BYTES={backend.settings.max_dead_letter_bytes:,}"
         text = f"{dropped.letters:,} older ones, {dropped.value_bytes:,} bytes, were dropped: the store keeps {limit}"

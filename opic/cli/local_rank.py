@@ -99,7 +99,7 @@ def local_rank(
     with ending_in_order(), showing_progress() as show, ExitStack() as stack:
         estimator = opened(
             stack, domain, options, given, settings=settings, address=address,
-            on_progress=lambda at: show(at.tried, at.pages_max, _shown(at)),
+            on_progress=lambda progress: show(progress.tried, progress.pages_max, _shown(progress)),
         )  # fmt: skip
         ranking = _run(estimator, publish)
     _print(ranking, chosen.as_json, as_csv)

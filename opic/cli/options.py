@@ -155,7 +155,9 @@ def choosing(command: Callable[..., None]) -> Callable[..., None]:
     """
     own = inspect.signature(command, eval_str=True)
     kinds: dict[str, Any] = {
-        one.name: one.annotation for one in own.parameters.values() if is_dataclass(one.annotation)
+        parameter.name: parameter.annotation
+        for parameter in own.parameters.values()
+        if is_dataclass(parameter.annotation)
     }
     taken = {*own.parameters, *(field.name for name in kinds if name != "chosen" for field in fields(kinds[name]))}
     parameters, options = list[inspect.Parameter](), dict[str, list[str]]()
@@ -163,14 +165,14 @@ def choosing(command: Callable[..., None]) -> Callable[..., None]:
         if (kind := kinds.get(parameter.name)) is None:
             parameters.append(parameter)
             continue
-        found = [field for field in fields(kind) if parameter.name != "chosen" or field.name not in taken]
-        found.sort(key=lambda field: field.name == "as_json")  # Last.
-        options[parameter.name] = [field.name for field in found]
-        parameters += [_option(field, get_type_hints(kind, include_extras=True)[field.name]) for field in found]
+        own_fields = [field for field in fields(kind) if parameter.name != "chosen" or field.name not in taken]
+        own_fields.sort(key=lambda field: field.name == "as_json")  # Last.
+        options[parameter.name] = [field.name for field in own_fields]
+        parameters += [_option(field, get_type_hints(kind, include_extras=True)[field.name]) for field in own_fields]
 
     @functools.wraps(command)
     def with_options(**given: Any) -> None:
-        values = {name: kinds[name](**{one: given.pop(one) for one in ones}) for name, ones in options.items()}
+        values = {name: kinds[name](**{option: given.pop(option) for option in ones}) for name, ones in options.items()}
         try:
             command(**values, **given)
         except OpicError as error:

@@ -85,7 +85,7 @@ def print_paragraph(title: str, sentences: Sequence[str]) -> None:
     """Print sentences below their title; what could command a terminal is escaped."""
     print(f"\n{title}")
     for sentence in sentences:
-        print(f"  {''.join(one if one.isprintable() else ascii(one)[1:-1] for one in sentence)}")
+        print(f"  {''.join(char if char.isprintable() else ascii(char)[1:-1] for char in sentence)}")
 
 
 def print_rows(names: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:
@@ -175,9 +175,9 @@ def as_text(name: str, value: object) -> str:
 def _readable(name: str, value: object) -> object:
     """Turn the times in a value, however deep, into local ISO times."""
     if isinstance(value, Mapping):
-        return {inner: _readable(inner, one) for inner, one in value.items()}
+        return {inner: _readable(inner, item) for inner, item in value.items()}
     if isinstance(value, list):
-        return [_readable(name, one) for one in value]
+        return [_readable(name, item) for item in value]
     if name in TIMES and isinstance(value, int | float) and not isinstance(value, bool):
         return datetime.fromtimestamp(value).astimezone().isoformat(timespec="seconds")
     return value

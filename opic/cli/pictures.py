@@ -121,8 +121,8 @@ def _looks(panels: Sequence[Panel]) -> dict[str, dict[str, str]]:
     """Return the colour and the dashes of each line: the same in all panels."""
     names = dict.fromkeys(name for panel in panels for name in panel.lines)
     return {
-        name: {"color": COLORS[at % len(COLORS)], "linestyle": DASHES[at // len(COLORS) % len(DASHES)]}
-        for at, name in enumerate(names)
+        name: {"color": COLORS[number % len(COLORS)], "linestyle": DASHES[number // len(COLORS) % len(DASHES)]}
+        for number, name in enumerate(names)
     }
 
 
@@ -132,14 +132,14 @@ def _draw_panel(axes: Any, panel: Panel, looks: Mapping[str, Mapping[str, str]],
         axes.axhspan(low, high, color=COLORS[0], alpha=0.15, linewidth=0, label=_plain(name))
     for name, points in panel.lines.items():
         x, y = _columns(points, panel)
-        look = dict(looks[name])
+        style = dict(looks[name])
         if any(after < before for before, after in pairwise(x)):
-            look |= {"linestyle": "", "marker": "."}
-        axes.plot(x, y, label=_plain(name), **({"marker": "o"} if len(points) == 1 else {}) | look)
+            style |= {"linestyle": "", "marker": "."}
+        axes.plot(x, y, label=_plain(name), **({"marker": "o"} if len(points) == 1 else {}) | style)
     for name, points in panel.paper.items():
         x, y = _columns(points, panel)
-        look = {"color": looks[name]["color"]} if name in looks else {"color": FAINT}
-        axes.plot(x, y, label="read from the paper", linestyle="", marker="o", markerfacecolor="white", **look)
+        style = {"color": looks[name]["color"]} if name in looks else {"color": FAINT}
+        axes.plot(x, y, label="read from the paper", linestyle="", marker="o", markerfacecolor="white", **style)
     if panel.levels:
         axes.margins(y=0.12)  # For the names on the lines.
     for name, level in panel.levels.items():
@@ -167,7 +167,7 @@ def _draw_mark(axes: Any, said: str, x: float, y: float) -> None:
 
 def _columns(points: Points, panel: Panel) -> tuple[Sequence[Any], Sequence[float]]:
     x, y = zip(*points, strict=True)
-    return [datetime.fromtimestamp(at, UTC) for at in x] if panel.x_scale == "time" else x, y
+    return [datetime.fromtimestamp(seconds, UTC) for seconds in x] if panel.x_scale == "time" else x, y
 
 
 def _set_ticks(axes: Any, panel: Panel) -> None:
@@ -219,10 +219,14 @@ def _add_legend(figure: Any, places: Sequence[Any], panels: Sequence[Panel]) -> 
 
     Returns: how many lines it takes below the panels.
     """
-    found = [(axes, *axes.get_legend_handles_labels(), panel) for axes, panel in zip(places, panels, strict=False)]
-    named = [one for one in found if len(one[2]) > 1 or one[2][0].lower() not in f"{one[3].title} {one[3].y}".lower()]
+    legends = [(axes, *axes.get_legend_handles_labels(), panel) for axes, panel in zip(places, panels, strict=False)]
+    named = [
+        legend
+        for legend in legends
+        if len(legend[2]) > 1 or legend[2][0].lower() not in f"{legend[3].title} {legend[3].y}".lower()
+    ]
     entries = dict[str, Any]()
-    for _, handles, names, _ in found:
+    for _, handles, names, _ in legends:
         entries = dict(zip(names, handles, strict=True)) | entries
     if not named or len(entries) < 2:
         return 0

@@ -151,7 +151,9 @@ def replay(
     with working(chosen) as (settings, stack):
         backend = stack.enter_context(feeding(settings))
         with showing_progress(PROGRESS_LINE_SECONDS) as show:
-            summary = run(backend, files, plan, lambda at: show(at.events, at.total, _shown(at)))
+            summary = run(
+                backend, files, plan, lambda progress: show(progress.events, progress.total, _shown(progress))
+            )
         audit = backend.query.audit()
     _print_summary(summary, audit, chosen.as_json)
     refused = summary.dead_letters and (strict or not summary.accepted)
@@ -169,15 +171,15 @@ def _format_of(files: Sequence[Path], format: ReplayFormat | None) -> str:
 
 
 def _shown(progress: "Progress") -> str:
-    of = f" of {progress.total:,}" if progress.total else ""
+    total = f" of {progress.total:,}" if progress.total else ""
     rate = progress.events / max(progress.seconds, 1e-6)
     transfers = f", {progress.undelivered:,} transfers between shards" if progress.undelivered else ""
-    return f"{progress.events:,}{of} events, {rate:,.0f}/s, lag {progress.lag:,}{transfers}"
+    return f"{progress.events:,}{total} events, {rate:,.0f}/s, lag {progress.lag:,}{transfers}"
 
 
 def _print_summary(summary: "Summary", audit: Mapping[str, object], as_json: bool) -> None:
-    found = without_none(asdict(summary))
+    fields = without_none(asdict(summary))
     if as_json:
-        print_json({**found, "audit": audit})
+        print_json({**fields, "audit": audit})
         return
-    print_fields({**found, "audit": "conserved" if audit["conserved"] else "NOT conserved: see `opic audit`"})
+    print_fields({**fields, "audit": "conserved" if audit["conserved"] else "NOT conserved: see `opic audit`"})

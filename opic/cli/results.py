@@ -82,9 +82,9 @@ def load_importance(
         if file is None:
             answer = loads.remove_importance(backend.query)
         else:
-            at = None if as_of is None else moment_us("--as-of", as_of) / 1e6
+            seconds = None if as_of is None else moment_us("--as-of", as_of) / 1e6
             answer = loads.load_importance(
-                backend.query, file, as_of=at, error_bound=bound, force=force, on_progress=show
+                backend.query, file, as_of=seconds, error_bound=bound, force=force, on_progress=show
             )
     print_answer(answer, chosen.as_json)
 

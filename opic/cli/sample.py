@@ -156,19 +156,19 @@ def sample(
     from opic.sampling.topics import parse_topic
 
     log_to_stderr(logging.WARNING)
-    settings, of = chosen.settings(service=chosen.service), parse_topic(topic)
-    request = _request(of, wanted, walk, RECORDED_STEPS if recorded else WEB_STEPS)
+    settings, parsed_topic = chosen.settings(service=chosen.service), parse_topic(topic)
+    request = _request(parsed_topic, wanted, walk, RECORDED_STEPS if recorded else WEB_STEPS)
     if not recorded:
-        found = _from_web(request, walk, web, settings, chosen)
+        result = _from_web(request, walk, web, settings, chosen)
     elif web.crawl:
         raise BadInput(
             "--crawl adds in-links to pages fetched over HTTP: leave it out, and name its files with --recorded too"
         )
     else:
-        found = _from_recorded(request, recorded, walk, settings)
-    _print(found, as_json, verbose)
+        result = _from_recorded(request, recorded, walk, settings)
+    _print(result, as_json, verbose)
     if plot is not None:
-        _draw(plot, found)
+        _draw(plot, result)
 
 
 def _request(topic: "Topic", wanted: EstimateOptions, walk: WalkChoices, steps: int) -> "SampleRequest":
@@ -187,19 +187,19 @@ def _request(topic: "Topic", wanted: EstimateOptions, walk: WalkChoices, steps: 
     )
 
 
-def _draw(path: Path, found: "FocusedSample") -> None:
+def _draw(path: Path, result: "FocusedSample") -> None:
     """Draw how the estimate came about, in its confidence interval; without one, the precision of the walk."""
     from opic.graph.walk_samples import CONFIDENCE
 
-    topic, share = found.request.topic.written, found.share
-    if share is None or found.request.wanted is None:
+    topic, share = result.request.topic.written, result.share
+    if share is None or result.request.wanted is None:
         name = "share of the steps on the topic"
-        write_plot(path, Panel(f"Walk on the topic {topic}", {name: found.course}, "steps", name, y_scale="linear"))
+        write_plot(path, Panel(f"Walk on the topic {topic}", {name: result.course}, "steps", name, y_scale="linear"))
         return
     interval = f"{100 * CONFIDENCE:.0f} % confidence interval"
     panel = Panel(
-        f"Share of {found.request.wanted.written} in the pages of {topic}",
-        {f"estimate: {share.share:.3g}": found.course},
+        f"Share of {result.request.wanted.written} in the pages of {topic}",
+        {f"estimate: {share.share:.3g}": result.course},
         "steps of the walk",
         "estimated share of the topic's pages",
         y_scale="linear",
@@ -308,29 +308,31 @@ def _walked(
         )
     with showing_progress() as show:
 
-        def told(at: "SampleProgress") -> None:
-            failed = f", {at.failed:,} failed" if at.failed else ""
+        def told(progress: "SampleProgress") -> None:
+            failed = f", {progress.failed:,} failed" if progress.failed else ""
             show(
-                at.steps, at.steps_max, f"{at.steps:,} of {at.steps_max:,} steps, {at.fetched:,} pages fetched{failed}"
+                progress.steps,
+                progress.steps_max,
+                f"{progress.steps:,} of {progress.steps_max:,} steps, {progress.fetched:,} pages fetched{failed}",
             )
 
         return take_sample(web, first, request, told)
 
 
-def _print(found: "FocusedSample", as_json: bool, verbose: bool) -> None:
-    answer = found.shown()
+def _print(result: "FocusedSample", as_json: bool, verbose: bool) -> None:
+    answer = result.shown()
     if as_json:
         print_json(answer)
         return
     notes, pages = answer.pop("notes"), answer.pop("pages")
     mean, shares = answer.pop("mean"), answer.pop("shares")
-    if found.share is not None or mean is not None:
+    if result.share is not None or mean is not None:
         of_mean = {f"mean.{name}": value for name, value in (mean or {}).items()}
         print_answer({**answer, **of_mean}, False)
     if shares is not None:
         rows = [{**row, "low": row["interval"][0], "high": row["interval"][1]} for row in shares["values"]]
         print_rows(("value", "share", "low", "high"), rows)
-    elif found.share is None and mean is None:
+    elif result.share is None and mean is None:
         for url in pages[:PAGES_SHOWN] if sys.stdout.isatty() else pages:
             print(url)
     for sentence in notes:

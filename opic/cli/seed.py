@@ -151,22 +151,22 @@ def _add(
             answer = {"known": 0, "new": 0, "rejected": [{"index": 0, "error": str(error)}]}
         for name in ("known", "new"):
             total[name] += answer[name]
-        for one in answer.get("rejected", ()):
-            where = batch[one["index"]].where
-            rejected.append({**({"where": where} if where else {}), "error": one["error"]})
+        for rejection in answer.get("rejected", ()):
+            where = batch[rejection["index"]].where
+            rejected.append({**({"where": where} if where else {}), "error": rejection["error"]})
 
 
 def _print(total: Mapping[str, Any], rejected: Sequence[Mapping[str, Any]], as_json: bool) -> None:
     if as_json:
         print_answer({**total, **({"rejected": list(rejected)} if rejected else {})}, as_json)
         return
-    for one in rejected:
-        print(_told(one), file=sys.stderr)
+    for rejection in rejected:
+        print(_told(rejection), file=sys.stderr)
     print_answer({**total, **({"rejected": len(rejected)} if rejected else {})}, as_json)
 
 
-def _told(one: Mapping[str, Any]) -> str:
-    return f"{one['where']}: {one['error']}" if "where" in one else str(one["error"])
+def _told(rejection: Mapping[str, Any]) -> str:
+    return f"{rejection['where']}: {rejection['error']}" if "where" in rejection else str(rejection["error"])
 
 
 def _pair(text: str) -> tuple[str, str]:

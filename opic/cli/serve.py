@@ -136,11 +136,11 @@ def doctor(*, chosen: ResultChosen) -> None:
     """
     from opic.ops.doctor import run_checks
 
-    found = list(run_checks(chosen.settings))
+    findings = list(run_checks(chosen.settings))
     if chosen.as_json:
-        print_json({"checks": [{"check": f.check, "verdict": f.verdict, "found": f.text} for f in found]})
+        print_json({"checks": [{"check": f.check, "verdict": f.verdict, "found": f.text} for f in findings]})
     else:
-        for f in found:
+        for f in findings:
             print(f"{f.verdict:<4}\t{f.check}\t{f.text}")
-    if any(f.verdict == "FAIL" for f in found):
+    if any(f.verdict == "FAIL" for f in findings):
         raise typer.Exit(FOUND_A_PROBLEM)

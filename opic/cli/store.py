@@ -128,13 +128,13 @@ def series(
 
 def _draw_progress(path: Path, answer: Mapping[str, Any]) -> None:
     progress = answer["progress"]
-    bounds = [(one["rounds"], one["error_bound"]) for one in answer["convergence"] if one["error_bound"]]
+    bounds = [(point["rounds"], point["error_bound"]) for point in answer["convergence"] if point["error_bound"]]
     if len(progress) < 2 or len(bounds) < 2:
         raise BadInput("a picture needs two points: they are recorded while a service runs and pages are read")
     lines = {
-        name: [(one["time"], one[field]) for one in progress]
+        name: [(point["time"], point[field]) for point in progress]
         for name, field in PAGES_DRAWN.items()
-        if field in PAGES_ALWAYS or any(one[field] for one in progress)
+        if field in PAGES_ALWAYS or any(point[field] for point in progress)
     }
     pages = Panel("Pages of the crawl", lines, "time, UTC", "pages", x_scale="time", y_scale="linear")
     bound = Panel("Error bound of importance", {"error bound": bounds}, "rounds", "L1 distance, at most")
@@ -170,9 +170,9 @@ def backup(directory: Directory, *, chosen: ResultChosen) -> None:
 
     with connected(chosen) as (named, client), showing_progress(PROGRESS_LINE_SECONDS) as show:
         settings = after_moves(client, named)
-        found = OpenCrawl.open(client, settings.crawl, settings.rules_given(), create=False)
+        crawl = OpenCrawl.open(client, settings.crawl, settings.rules_given(), create=False)
         manifest = backups.backup(
-            found, directory, lambda done, total: show(done, total, f"{done:,} of {total:,} blocks copied")
+            crawl, directory, lambda done, total: show(done, total, f"{done:,} of {total:,} blocks copied")
         )
     _print_manifest(manifest, directory, chosen.as_json)
 
@@ -289,10 +289,10 @@ def forget(
     _confirm(f"Forget {what}?", yes)
     count = 0
     with asking(chosen, feeds=True) as ask:
-        for one in wanted:
+        for area in wanted:
             more = True
             while more:
-                answer = ask("DELETE", "/v1/pages", one)
+                answer = ask("DELETE", "/v1/pages", area)
                 count, more = count + answer["forgotten"], answer.get("more", False)
     print_answer({"forgotten": count}, chosen.as_json)
 
@@ -321,7 +321,7 @@ def crawls(
 
     with connected(chosen, writes=delete is not None) as (settings, client):
         if delete is None:
-            answer = {"crawls": [asdict(one) for one in crawls_of(client)]}
+            answer = {"crawls": [asdict(crawl) for crawl in crawls_of(client)]}
             print_list(("name", "shards", "known_pages", "read_pages", "moved_to"), answer, "crawls", chosen.as_json)
             return
         _confirm(f"Delete crawl {delete!r} and all its data?", yes)

@@ -61,8 +61,8 @@ class Arrivals(Order):
     def keys(self, ids: Int64s) -> Float64s:
         """Return the arrivals, negated: the first has the largest key."""
         self._grow()
-        at = self._at[ids]
-        return np.where(self._weight[ids] > 0, -at - self._lags(ids), -LAST * (1 + at))
+        times = self._at[ids]
+        return np.where(self._weight[ids] > 0, -times - self._lags(ids), -LAST * (1 + times))
 
     def _lags(self, ids: Int64s) -> Float64s:
         hosts = self._hot.columns.host[ids]
@@ -126,7 +126,7 @@ class Arrivals(Order):
         self._since[over] = np.nan
 
 
-def take(orders: Sequence[Order], shards: Int64s, ids: Int64s, own: Bools, *, all_pages: bool) -> None:
+def draw_again(orders: Sequence[Order], shards: Int64s, ids: Int64s, own: Bools, *, all_pages: bool) -> None:
     """Draw pages again that were taken; with `all_pages`, time goes on to the last of their arrivals.
 
     Args:

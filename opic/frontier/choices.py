@@ -14,7 +14,7 @@ from opic.admission import Admission, Ration
 from opic.arrays import Bools, Float64s, Int64s
 from opic.errors import StoreUnavailable
 from opic.frontier import page_counts
-from opic.frontier.arrivals import take
+from opic.frontier.arrivals import draw_again
 from opic.frontier.crawl_orders import Orders, RankedOrder
 from opic.frontier.domain_pages import DomainPages, Within
 from opic.frontier.hot_crawl import HotCrawl
@@ -61,7 +61,7 @@ class Choices:
                 self.trust.drop(self._hot.orders)
                 self.trust = orders.trust
             if orders.inlinks is not None:
-                self._hot.linked(orders.inlinks.take())
+                self._hot.linked(orders.inlinks.apply_news())
             self._policies.use(orders.inlinks, orders.scores)
 
     def ranking(self, mode: str, policy: str | None) -> RankedOrder | None:
@@ -99,15 +99,15 @@ class Choices:
         before = self._ahead.get(by.mode)
         if before is not None and before.is_valid(version):
             with self._hot.locked():
-                picked = before.take(self._hot.orders, SIDES[by.mode], count, self._fit_of(ration))
+                picked = before.take_free(self._hot.orders, SIDES[by.mode], count, self._fit_of(ration))
             if len(picked) == count and not self._unfit(picked).any():
                 return picked
         ahead, rest = before.wanted() if before is not None else 0, list[Picked]()
 
         def choose(wide: int) -> Picked:
-            found = self._choose(by, wide + ahead, None, ration)
-            rest[:] = [found.after(wide)]  # They are judged when they are taken.
-            return found.first(wide)
+            chosen = self._choose(by, wide + ahead, None, ration)
+            rest[:] = [chosen.after(wide)]  # They are judged when they are taken.
+            return chosen.first(wide)
 
         began = time.monotonic()
         picked = self._found(choose, count)
@@ -204,7 +204,7 @@ class Choices:
             if self._hot.is_current():
                 for part, (_, orders) in enumerate(self._policies.mix(by.policy)):
                     own, every = picked.parts == part, not (by.domains or by.nearness)
-                    take(orders, picked.shards, picked.ids, own, all_pages=every)
+                    draw_again(orders, picked.shards, picked.ids, own, all_pages=every)
 
     def _unfit(self, picked: Picked) -> Bools:
         """Judge pages that were chosen; return a mask of those that must not be offered, or not yet."""
@@ -214,13 +214,13 @@ class Choices:
         shards = picked.shards.tolist()
         self._crawl.urls_of(zip(shards, picked.ids.tolist(), strict=True))  # At once, for rules and for the answer.
         for shard in set(shards):
-            at = np.flatnonzero(picked.shards == shard)
-            ids, hot = picked.ids[at], self._hot.shards[shard]
+            positions = np.flatnonzero(picked.shards == shard)
+            ids, hot = picked.ids[positions], self._hot.shards[shard]
             self._admission.judge(shard, ids)
             with hot.replica.lock:
-                unfit[at] = hot.order.where[ids] != UNHELD
+                unfit[positions] = hot.order.where[ids] != UNHELD
                 if (shut := self._admission.shut(shard, ids)) is not None:
-                    unfit[at] |= shut
+                    unfit[positions] |= shut
         return unfit
 
     def _fit_of(self, ration: Ration | None) -> Fit | None:
@@ -232,13 +232,13 @@ class Choices:
 
     def priorities(self, picked: Picked) -> Float64s:
         """Return the priorities of pages."""
-        found = np.ones(len(picked))
+        priorities = np.ones(len(picked))
         for shard in set(picked.shards.tolist()):
-            at, replica = np.flatnonzero(picked.shards == shard), self._crawl.replicas[shard]
+            positions, replica = np.flatnonzero(picked.shards == shard), self._crawl.replicas[shard]
             with replica.lock:
-                if (priority := replica.offers.priority(picked.ids[at])) is not None:
-                    found[at] = priority
-        return found
+                if (priority := replica.offers.priority(picked.ids[positions])) is not None:
+                    priorities[positions] = priority
+        return priorities
 
     # The pages that a request is about.
 
@@ -253,7 +253,7 @@ class Choices:
         if within is None and not nearness:
             return None
         orders = self._hot.orders
-        pages = [None if within is None else within.pages(at, order) for at, order in enumerate(orders)]
+        pages = [None if within is None else within.pages(shard, order) for shard, order in enumerate(orders)]
         return [near_of(order, ids, nearness) for order, ids in zip(orders, pages, strict=True)]
 
     def _about(self, mode: str, within: Within | None, nearness: int) -> list[Int64s] | None:
@@ -261,12 +261,12 @@ class Choices:
         only = self._only(within, nearness)
         if mode != "coverage":
             return only
-        ranking, found = self.ranking(mode, None), list[Int64s]()
+        ranking, pages = self.ranking(mode, None), list[Int64s]()
         assert ranking is not None
         for shard, (ranked, order) in enumerate(zip(ranking.shards, self._hot.orders, strict=True)):
             trusted = np.flatnonzero(ranked.keys[: len(order.columns)] > NOWHERE)
-            found.append(trusted if only is None else np.intersect1d(trusted, only[shard], assume_unique=True))
-        return found
+            pages.append(trusted if only is None else np.intersect1d(trusted, only[shard], assume_unique=True))
+        return pages
 
     def first_free(self, by: Choice, seconds_max: float) -> float | None:
         """Return the number of seconds until the first requested page is free; None if there is none."""

@@ -77,7 +77,7 @@ class RankedOrder:
     @classmethod
     def by_trust(cls, view: CoverageView) -> "RankedOrder":
         """Return the pages that hold trust, most first."""
-        shards = [RankedPages(np.where(held > 0, held, NOWHERE), np.full(len(held), NEVER)) for held in view.held]
+        shards = [RankedPages(np.where(trust > 0, trust, NOWHERE), np.full(len(trust), NEVER)) for trust in view.held]
         return cls(shards, view.heads, view.loads)
 
     @classmethod
@@ -86,11 +86,12 @@ class RankedOrder:
 
         Pages that became known later are last of those never read: they count as a little less than the least.
         """
-        least = min((float(one.unread_keys.min()) for one in view.shards if len(one.unread_keys)), default=1.0)
+        least = min((float(shard.unread_keys.min()) for shard in view.shards if len(shard.unread_keys)), default=1.0)
         shards = []
-        for one in view.shards:
-            keys, read_us = np.full(one.known, NOWHERE), np.full(one.known, NEVER)
-            keys[one.unread], keys[one.read], read_us[one.read] = one.unread_keys, one.read_keys, one.read_us
+        for shard in view.shards:
+            keys, read_us = np.full(shard.known, NOWHERE), np.full(shard.known, NEVER)
+            keys[shard.unread], keys[shard.read] = shard.unread_keys, shard.read_keys
+            read_us[shard.read] = shard.read_us
             shards.append(RankedPages(keys, read_us, np.nextafter(least, 0.0)))
         return cls(shards, view.heads, view.loads)
 
@@ -140,7 +141,7 @@ class CrawlOrders:
         if worth is not None:
             worth.listeners.append(self._heard)
 
-    def of(self, requests: Sequence[PagesRequest]) -> Orders:
+    def orders_for(self, requests: Sequence[PagesRequest]) -> Orders:
         """Return what requests are answered by, computed before others have to wait.
 
         Raises:

@@ -33,7 +33,7 @@ class _News(NamedTuple):
 
 
 class InLinkColumns:
-    """The in-links of the pages of each shard, by id, as of the last `renew` and `take`."""
+    """The in-links of the pages of each shard, by id, as of the last `renew` and `apply_news`."""
 
     def __init__(self, kept: KeptLinks) -> None:
         self.kept = kept
@@ -47,7 +47,7 @@ class InLinkColumns:
         self._source = None
 
     def renew(self) -> None:
-        """Bring the in-links up to date with the journals, for `take`. For any thread.
+        """Bring the in-links up to date with the journals, for `apply_news`. For any thread.
 
         Raises:
             NotKept: no links are kept.
@@ -63,12 +63,14 @@ class InLinkColumns:
                 counts = [inlinks.of(numbers.of_first(shard, count)) for shard, count in enumerate(pages)]
                 self._news.append(_News(kept.loads, True, [np.arange(count) for count in pages], counts))
             elif len(changed):
-                found = inlinks.of(changed)
+                new_counts = inlinks.of(changed)
                 parts = numbers.by_shard(changed.astype(np.int64))
-                news = _News(kept.loads, False, [ids for _, ids in parts], [found[at] for at, _ in parts])
+                news = _News(
+                    kept.loads, False, [ids for _, ids in parts], [new_counts[positions] for positions, _ in parts]
+                )
                 self._news.append(news)
 
-    def take(self) -> list[Int64s]:
+    def apply_news(self) -> list[Int64s]:
         """Take in what `renew` found, and return by shard the pages that changed. For one thread at a time."""
         changed: list[list[Int64s]] = [[] for _ in self.columns]
         while self._news:

@@ -167,7 +167,7 @@ class Frontier:
         """
         request, as_of = self.request(n, domain=domain, mode=mode), time.time()
         peeked, policy, pages = self.crawl.steadily(lambda: self._peeked(request))
-        waiting, exhausted, _ = peeked.held
+        waiting, exhausted, _ = peeked.shortage
         outside = self.outside() if domain is None else 0
         why = sentences.held_back(asdict(waiting), bool(pages), self.crawl.totals().live, outside)
         return FrontierPreview(pages, policy, peeked.order, exhausted, waiting, why, as_of)
@@ -184,15 +184,15 @@ class Frontier:
         columns = (rows.cash.tolist(), rows.spent.tolist(), rows.reads.tolist())
         pages = [
             FrontierPage(
-                url=urls[place],
-                host=host_of(urls[place]),
+                url=urls[shard_page],
+                host=host_of(urls[shard_page]),
                 cash=cash,
                 importance=min(max(spent + cash, 0) / total, 1.0) if share is None else share,
                 fetched_before=reads > 0,
                 key=key,
             )
-            for place, share, key, cash, spent, reads in zip(places, shares, peeked.keys, *columns, strict=True)
-            if urls[place]  # It was forgotten a moment ago.
+            for shard_page, share, key, cash, spent, reads in zip(places, shares, peeked.keys, *columns, strict=True)
+            if urls[shard_page]  # It was forgotten a moment ago.
         ]
         return peeked, policy, pages
 
@@ -206,14 +206,14 @@ class Frontier:
         return self.crawl.steadily(lambda: self._explained(canonical))
 
     def _explained(self, canonical: str) -> Standing | None:
-        (place,), rows = self.crawl.find_rows([canonical])
-        if place is None:
+        (shard_page,), rows = self.crawl.find_rows([canonical])
+        if shard_page is None:
             return None
         if self.admission is not None:
             self.admission.check_policy()
-            self.admission.judge(place[0], np.array([place[1]]))
-        standing = PageStanding.read(self.crawl, place, canonical, rows, self.politeness, self.admission)
-        with self.crawl.replicas[place[0]].lock:
+            self.admission.judge(shard_page[0], np.array([shard_page[1]]))
+        standing = PageStanding.read(self.crawl, shard_page, canonical, rows, self.politeness, self.admission)
+        with self.crawl.replicas[shard_page[0]].lock:
             hindrances = standing.hindrances()
         why_not = [row.why(standing) for row in hindrances]
         if not standing.state & Flag.KNOWN:
@@ -238,7 +238,7 @@ class Frontier:
             host_in_flight=standing.in_flight,
             host_in_flight_max=standing.cap or None,
             rules=standing.rules,
-            place=place_in_order(self.crawl.replicas, place, self._terms, ranked),
+            place=place_in_order(self.crawl.replicas, shard_page, self._terms, ranked),
             order=self._terms.order(ranked=ranked is not None),
             next=not why_not,
             why_not=why_not,
@@ -263,11 +263,11 @@ class Frontier:
         rules deny once they have judged it.
         """
         counts = self.crawl.steadily(self._scheduler.census).tolist()
-        found, names = Counter[tuple[str, str]](), self.crawl.replicas[0].classes.names
+        totals, names = Counter[tuple[str, str]](), self.crawl.replicas[0].classes.names
         for slot, row in enumerate(counts):
             if any(row) or not slot:
-                found.update({(names.get(slot, OTHERS), kind): n for kind, n in zip(CENSUS_KINDS, row, strict=True)})
-        return found
+                totals.update({(names.get(slot, OTHERS), kind): n for kind, n in zip(CENSUS_KINDS, row, strict=True)})
+        return totals
 
     def given_up(self) -> Iterator[tuple[int, Int64s]]:
         """Yield each shard with its pages that are given up, and neither gone nor excluded."""

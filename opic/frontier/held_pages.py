@@ -69,8 +69,8 @@ def read_held(crawl: Crawl, shards: Sequence[int]) -> list[Held]:
     return held_of_shards
 
 
-def _limits(found: Mapping[bytes, bytes]) -> dict[str, int]:
-    return {host.decode(): int(limit) for host, limit in found.items()}
+def _limits(stored: Mapping[bytes, bytes]) -> dict[str, int]:
+    return {host.decode(): int(limit) for host, limit in stored.items()}
 
 
 def read_sets(crawl: Crawl, sets: Sequence[tuple[str, str]]) -> list[tuple[bytes, Float64s]]:
@@ -86,15 +86,15 @@ def read_sets(crawl: Crawl, sets: Sequence[tuple[str, str]]) -> list[tuple[bytes
     while todo:
         commands = [["FCALL_RO", "opic_5_held", 1, *sets[i], STRETCH, *_last_of(parts[i])] for i in todo]
         longer = []
-        for i, found in zip(todo, crawl.ask(commands), strict=True):
-            if found is None:  # None of the last members is there any more: nothing says where to go on.
+        for i, reply in zip(todo, crawl.ask(commands), strict=True):
+            if reply is None:  # None of the last members is there any more: nothing says where to go on.
                 parts[i].clear()
                 longer.append(i)
                 again += 1
                 continue
-            scores = np.frombuffer(found[1], "<f8")
+            scores = np.frombuffer(reply[1], "<f8")
             if len(scores):
-                parts[i].append((found[0], scores))
+                parts[i].append((reply[0], scores))
             if len(scores) == STRETCH:
                 longer.append(i)
         if again > AGAIN_MAX:
@@ -102,8 +102,8 @@ def read_sets(crawl: Crawl, sets: Sequence[tuple[str, str]]) -> list[tuple[bytes
         todo = longer
     nothing = np.empty(0, np.float64)
     return [
-        (b"\n".join(ids for ids, _ in found), np.concatenate([nothing, *(scores for _, scores in found)]))
-        for found in parts
+        (b"\n".join(ids for ids, _ in stretches), np.concatenate([nothing, *(scores for _, scores in stretches)]))
+        for stretches in parts
     ]
 
 

@@ -64,7 +64,7 @@ class HostLimits:
         if not hosts:
             return np.empty(0, np.int64)
         self._pages.extend(self._replica.host)
-        return self._pages.of(np.array(sorted(hosts), np.int64))
+        return self._pages.pages_of(np.array(sorted(hosts), np.int64))
 
     @property
     def any_full(self) -> bool:

@@ -15,7 +15,7 @@ class HostPages:
 
     >>> pages = HostPages()
     >>> pages.extend(np.array([2, 0, 2, 1], np.int32))
-    >>> pages.of(np.array([2, 1]))
+    >>> pages.pages_of(np.array([2, 1]))
     array([0, 2, 3])
     """
 
@@ -32,7 +32,7 @@ class HostPages:
             self._parts.append(np.argsort(stretch, kind="stable").astype(np.uint32))
             self._sorted += PART_PAGES
 
-    def of(self, hosts: Int64s) -> Int64s:
+    def pages_of(self, hosts: Int64s) -> Int64s:
         """Return the ids of the pages of distinct hosts, each once; the ids of one host ascend."""
         ids, wanted = [], hosts.astype(self._host.dtype)
         for number, order in enumerate(self._parts):
@@ -40,8 +40,8 @@ class HostPages:
             low, high = (np.searchsorted(stretch, wanted, side=side, sorter=order) for side in ("left", "right"))
             lengths = high - low
             starts = np.repeat(low - (np.cumsum(lengths) - lengths), lengths)
-            found = order[starts + np.arange(int(lengths.sum()))].astype(np.int64)
-            ids.append(number * PART_PAGES + found)
+            positions = order[starts + np.arange(int(lengths.sum()))].astype(np.int64)
+            ids.append(number * PART_PAGES + positions)
         later = self._host[self._sorted :]
         ids.append(self._sorted + np.flatnonzero(np.isin(later, hosts) if len(hosts) != 1 else later == hosts))
         return np.concatenate(ids)

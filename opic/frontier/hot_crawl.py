@@ -139,11 +139,11 @@ class HotCrawl:
                     self._begin_anew()
                 hot.begin_load()
         self.crawl.begin_changes({shard: self._changes[shard] for shard in shards})
-        found = read_held(self.crawl, shards)
-        for shard, held in zip(shards, found, strict=True):
+        read = read_held(self.crawl, shards)
+        for shard, held_pages in zip(shards, read, strict=True):
             with self.crawl.replicas[shard].lock:
                 if (hot := self._current(shard)) is not None:  # Otherwise it is made anew before the next choice.
-                    hot.load(held)
+                    hot.load(held_pages)
 
     def _judge_more(self) -> None:
         if self._admission is None:
@@ -205,9 +205,9 @@ class HotCrawl:
         if not hosts:
             return None
         by_shard: list[list[int]] = [[] for _ in self.crawl.replicas]
-        for place in map(self.number, hosts):
-            if place is not None:
-                by_shard[place[0]].append(place[1])
+        for shard_host in map(self.number, hosts):
+            if shard_host is not None:
+                by_shard[shard_host[0]].append(shard_host[1])
         return [np.array(numbers, np.int64) for numbers in by_shard]
 
     # What is said of hosts.
@@ -219,8 +219,8 @@ class HotCrawl:
         """
         by_shard: dict[int, list[str]] = {}
         for host, delay in delays.items():
-            if (place := self.number(host)) is not None:
-                by_shard.setdefault(place[0], []).extend((host, repr(delay)))
+            if (shard_host := self.number(host)) is not None:
+                by_shard.setdefault(shard_host[0], []).extend((host, repr(delay)))
         if by_shard:
             self.crawl.ask([
                 of_call("delays", ((keys := self.crawl.shards[shard].keys).crawl_delays, keys.head), *pairs)
@@ -229,15 +229,15 @@ class HotCrawl:
 
     def block(self, host: str, until: float) -> None:
         """Lease no page of a host before a time, in Unix seconds, if it has pages here; a past time ends that."""
-        if (place := self.number(host)) is not None:
-            keys = self.crawl.shards[place[0]].keys
+        if (shard_host := self.number(host)) is not None:
+            keys = self.crawl.shards[shard_host[0]].keys
             self.crawl.ask([of_call("block", (keys.blocks, keys.changes, keys.head), host, repr(until))])
 
     def limit(self, host: str, pages: int) -> bool:
         """Limit how many pages of a host are read; 0 removes the limit. Return whether the host has pages."""
-        if (place := self.number(host)) is None:
+        if (shard_host := self.number(host)) is None:
             return False
-        keys = self.crawl.shards[place[0]].keys
+        keys = self.crawl.shards[shard_host[0]].keys
         self.crawl.ask([of_call("limit", (keys.limits, keys.changes, keys.head), host, pages)])
         return True
 
@@ -253,21 +253,21 @@ class HotCrawl:
 
     def census(self) -> Int64s:
         """Count the known pages by class and by what holds them back, (classes, `page_counts.CENSUS_KINDS`)."""
-        found = np.zeros((CLASSES_MAX, len(CENSUS_KINDS)), np.int64)
+        counts = np.zeros((CLASSES_MAX, len(CENSUS_KINDS)), np.int64)
         for hot in self.shards:
             with hot.replica.lock:
                 hot.order.advance(hot.now())
-                found += hot.order.counts.census(hot.replica.state)
-        return found
+                counts += hot.order.counts.census(hot.replica.state)
+        return counts
 
     def kinds(self) -> Int64s:
         """Count the pages by what holds them back, (`page_counts.CODES` / 2, 2): never read, and read."""
-        found = np.zeros(CODES, np.int64)
+        counts = np.zeros(CODES, np.int64)
         for hot in self.shards:
             with hot.replica.lock:
                 hot.order.advance(hot.now())
-                found += hot.order.counts.totals
-        return found.reshape(-1, 2)
+                counts += hot.order.counts.totals
+        return counts.reshape(-1, 2)
 
     def live(self) -> int:
         """Count the live pages."""

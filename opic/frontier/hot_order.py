@@ -173,11 +173,11 @@ class HotOrder:
             if (mask := mask_of(self.columns, ids)) is not None:
                 masked = np.flatnonzero(mask & offered)
                 codes[masked] = 2 * kind + (codes[masked] & 1)
-        held = np.flatnonzero(where)
-        kinds = where[held]
+        positions = np.flatnonzero(where)
+        kinds = where[positions]
         # A leased page counts in any state, because its event may bring new pages.
-        kept = (codes[held] >> 1 == page_counts.FREE) | (kinds == page_counts.LEASED)
-        codes[held[kept]] = 2 * kinds[kept] + (codes[held[kept]] & 1)
+        kept = (codes[positions] >> 1 == page_counts.FREE) | (kinds == page_counts.LEASED)
+        codes[positions[kept]] = 2 * kinds[kept] + (codes[positions[kept]] & 1)
         cash = self.columns.v[ids] + self._credits[state & CLASS_BITS]
         poor = np.flatnonzero(cash <= 0)
         free = codes[poor] >> 1 == page_counts.FREE
@@ -208,7 +208,7 @@ class HotOrder:
         timed = bool(np.all(IS_TIMED[kind]))
         # The entry of a page that waits already is moved when it is due.
         new = ~IS_TIMED[self.where[ids]] | (until < self._free.get(ids)) if timed else np.True_
-        self._free.set(ids, until, self.held)
+        self._free.set(ids, until, self.held_pages)
         self.where[ids] = kind
         if timed:
             self.revisit_timers.add(ids[new], until[new])
@@ -258,7 +258,7 @@ class HotOrder:
         self.note_reads(ids)
         self.changed(ids)
 
-    def held(self) -> Int64s:
+    def held_pages(self) -> Int64s:
         """Return the held pages, ascending. Costs about 200 us for a million pages."""
         return np.flatnonzero(self.where)
 
@@ -295,7 +295,7 @@ class HotOrder:
         if not len(hosts):
             return hosts
         self._pages.extend(self.columns.host[: len(self.columns)])
-        return self._pages.of(hosts)
+        return self._pages.pages_of(hosts)
 
     def resting(self) -> Int64s:
         """Return the hosts that are not free, ascending. The cost follows their number."""
@@ -361,5 +361,5 @@ def first(ids: Int64s, keys: Float64s, count: int) -> tuple[Int64s, Float64s]:
         return ids, keys
     edge = np.partition(keys, len(keys) - count)[len(keys) - count]
     above = np.flatnonzero(keys > edge)
-    at = np.concatenate((above, np.flatnonzero(keys == edge)[: count - len(above)]))
-    return ids[at], keys[at]
+    positions = np.concatenate((above, np.flatnonzero(keys == edge)[: count - len(above)]))
+    return ids[positions], keys[positions]

@@ -289,26 +289,26 @@ class HotShard:
         """Keep what comes from now on until `load`: what is read for it may be older."""
         self._loading, self.lost = True, False
 
-    def load(self, held: Held) -> None:
+    def load(self, stored: Held) -> None:
         """Replace everything held by what was read in full from the store."""
         self.order.clear()
         self._full.clear()
-        self.hear_time(held.now)
-        over = held.leases[1] <= held.now  # The next call ends these; they count as failed fetches already.
-        expired = held.leases[0][over], held.leases[1][over] + self.politeness.retry_seconds
+        self.hear_time(stored.now)
+        over = stored.leases[1] <= stored.now  # The next call ends these; they count as failed fetches already.
+        expired = stored.leases[0][over], stored.leases[1][over] + self.politeness.retry_seconds
         for ids, until, kind in (
-            (*held.waits, RETRY), (*expired, RETRY), (held.leases[0][~over], held.leases[1][~over], LEASED)
+            (*stored.waits, RETRY), (*expired, RETRY), (stored.leases[0][~over], stored.leases[1][~over], LEASED)
         ):  # fmt: skip
             known = ids < len(self.replica)
             self.order.hold(ids[known], until[known], kind)
-        names, free = held.hosts
+        names, free = stored.hosts
         self._rest({
             number: end
             for name, end in zip(names, free.tolist(), strict=True)
             if (number := self.replica.hosts.number(name)) is not None
         })  # fmt: skip
         self._single.clear()
-        for name, own in held.politeness.items():
+        for name, own in stored.politeness.items():
             delay = own.delay_seconds
             if delay is not None and (number := self.replica.hosts.number(name)) is not None:
                 self._single[number] = delay > 0
@@ -317,18 +317,18 @@ class HotShard:
                     self._rest({number: 0.0})
         self._silent.clear()
         self._silence(self.silent.rests())
-        self.order.changed(self.limits.replace(held.limits))
-        seconds = {name: found.revisit_seconds for name, found in held.politeness.items()}
+        self.order.changed(self.limits.replace(stored.limits))
+        seconds = {name: own.revisit_seconds for name, own in stored.politeness.items()}
         if self.revisit.set_hosts({k: v for k, v in seconds.items() if v is not None}) or not self._loaded:
             self.note_terms()
         self._loaded, self._loading = True, False
-        self._free(np.array([page for page, lsn in self._fetched.items() if lsn > held.lsn], np.int64))
+        self._free(np.array([page for page, lsn in self._fetched.items() if lsn > stored.lsn], np.int64))
         self.hear(self._unheard)
         self._fetched.clear()
         self._unheard.clear()
         self.order.settle()
 
-    def take(self, ids: Int64s, hosts: Int64s, answer: LeaseAnswer, heard: ChangeId = NOTHING) -> None:
+    def record_answer(self, ids: Int64s, hosts: Int64s, answer: LeaseAnswer, heard: ChangeId = NOTHING) -> None:
         """Record which of the requested pages, which are reserved, were leased or refused; free all others.
 
         What was heard of already, up to the change `heard`, is left as it is: it may have ended since.
@@ -342,9 +342,9 @@ class HotShard:
         single = np.unique(hosts[self.order.single[hosts]]).tolist()
         rests: dict[int, float] = {host: self._silent.get(host, 0.0) for host in single}
         for page in answer.granted:
-            page_until[page.place], leased[page.place] = page.until_us / MILLION, fresh
-            done[page.place] = not fresh
-            host = int(hosts[page.place])
+            page_until[page.position], leased[page.position] = page.until_us / MILLION, fresh
+            done[page.position] = not fresh
+            host = int(hosts[page.position])
             if page.delay_seconds:
                 rests[host] = now + page.delay_seconds
             self._rest_silent(host, page.until_us / MILLION, rests)
@@ -353,19 +353,19 @@ class HotShard:
             if until <= ours:  # Else it would be requested again and again.
                 until += ours - now
             if refused.host_held:
-                host = int(hosts[refused.place])
+                host = int(hosts[refused.position])
                 if refused.full:
                     self._full.setdefault(host, rests.get(host, 0.0))
                 rests[host] = max(rests.get(host, 0.0), until)
             elif refused.leased:
-                page_until[refused.place], leased[refused.place] = until - self.politeness.retry_seconds, True
+                page_until[refused.position], leased[refused.position] = until - self.politeness.retry_seconds, True
             else:
-                page_until[refused.place] = until
-        held = leased | done | (page_until > 0)
+                page_until[refused.position] = until
+        kept = leased | done | (page_until > 0)
         self.order.hold(ids[leased], page_until[leased])
-        waits = held & ~leased & ~done
+        waits = kept & ~leased & ~done
         self.order.hold(ids[waits], page_until[waits], RETRY)
-        self.order.release(ids[~held])
+        self.order.release(ids[~kept])
         self._rest(rests)
 
     def _rest(self, until: dict[int, float]) -> None:

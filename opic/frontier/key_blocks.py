@@ -80,11 +80,11 @@ class KeyBlocks:
     def lowered(self) -> None:
         """Lower the bounds of the blocks looked at last to what is free of them now; call it before `raised`."""
         if self._seen:
-            at, ids, keys = map(np.concatenate, zip(*self._seen, strict=True))
+            indices, ids, keys = map(np.concatenate, zip(*self._seen, strict=True))
             self._seen = []
             free = self._pages.where[ids] == 0
-            self._bounds[at] = NOWHERE
-            np.maximum.at(self._bounds, at[free], keys[free])
+            self._bounds[indices] = NOWHERE
+            np.maximum.at(self._bounds, indices[free], keys[free])
 
     def raised(self, ids: Int64s) -> None:
         """Take in pages that are new or free, or have another key."""
@@ -103,11 +103,11 @@ class KeyBlocks:
         parts = [self._timers.due(self._pages.now), *self._reserved]
         self._reserved = []
         if any(map(len, parts)):
-            at = np.concatenate(parts)
-            self._bounds[at] = np.maximum(self._bounds[at], self._hidden[at])
-            self._hidden[at], self._rest_ends[at] = NOWHERE, np.inf
+            indices = np.concatenate(parts)
+            self._bounds[indices] = np.maximum(self._bounds[indices], self._hidden[indices])
+            self._hidden[indices], self._rest_ends[indices] = NOWHERE, np.inf
 
-    def look(self, side: int, blocks: Int64s) -> tuple[Int64s, Float64s, Int64s]:
+    def free_pages(self, side: int, blocks: Int64s) -> tuple[Int64s, Float64s, Int64s]:
         """Return the free pages of distinct blocks with their keys and hosts, and lower the bounds to what they are."""
         pages = self._pages
         ids = ((blocks[:, None] << BLOCK_BITS) + np.arange(1 << BLOCK_BITS)).ravel()
@@ -119,27 +119,27 @@ class KeyBlocks:
         hosts = pages.columns.host[ids].astype(np.int64)
         free = pages.host_free[hosts] <= pages.now
         self._bounds[2 * blocks + side] = NOWHERE
-        at = 2 * (ids >> BLOCK_BITS) + side
-        np.maximum.at(self._bounds, at[free], keys[free])
+        indices = 2 * (ids >> BLOCK_BITS) + side
+        np.maximum.at(self._bounds, indices[free], keys[free])
         if not free.all():
-            self._hide(at[~free], keys[~free], pages.host_free[hosts[~free]])
-            at, ids, keys, hosts = at[free], ids[free], keys[free], hosts[free]
-        self._seen.append((at, ids, keys))
+            self._hide(indices[~free], keys[~free], pages.host_free[hosts[~free]])
+            indices, ids, keys, hosts = indices[free], ids[free], keys[free], hosts[free]
+        self._seen.append((indices, ids, keys))
         return ids, keys, hosts
 
-    def _hide(self, at: Int64s, keys: Float64s, until: Float64s) -> None:
+    def _hide(self, indices: Int64s, keys: Float64s, until: Float64s) -> None:
         """Leave pages out of the bounds until the first of their hosts is free, unless the bounds hold for them."""
-        above = keys > self._bounds[at]
-        at, keys, until = at[above], keys[above], until[above]
-        np.maximum.at(self._hidden, at, keys)
-        if len(unknown := at[until == np.inf]):
+        above = keys > self._bounds[indices]
+        indices, keys, until = indices[above], keys[above], until[above]
+        np.maximum.at(self._hidden, indices, keys)
+        if len(unknown := indices[until == np.inf]):
             self._reserved.append(unknown)
-        order = np.lexsort((until, at))
-        at, first = np.unique(at[order], return_index=True)
+        order = np.lexsort((until, indices))
+        indices, first = np.unique(indices[order], return_index=True)
         until = until[order][first]
-        sooner = until < self._rest_ends[at]
-        self._rest_ends[at[sooner]] = until[sooner]
-        self._timers.add(at[sooner], until[sooner])
+        sooner = until < self._rest_ends[indices]
+        self._rest_ends[indices[sooner]] = until[sooner]
+        self._timers.add(indices[sooner], until[sooner])
 
     def ranked(self, side: int) -> "BlockRanks":
         """Return the blocks by their present bounds."""
@@ -163,7 +163,7 @@ class BlockRanks:
         taken, self._at = self._blocks[self._at :], len(self._blocks)
         return taken
 
-    def take(self, count: int) -> Int64s:
+    def next_blocks(self, count: int) -> Int64s:
         """Return the next blocks."""
         self._sort(self._at + count)
         taken = self._blocks[self._at : self._at + count]

@@ -27,7 +27,7 @@ class Quota(NamedTuple):
 class Granted(NamedTuple):
     """A page that was leased."""
 
-    place: int  # Index among the requested pages, from 0.
+    position: int  # Index among the requested pages, from 0.
     quota: int  # Index of the quota that it belongs to, from 0.
     until_us: int  # End of its lease, in Unix microseconds by the server's clock.
     delay_seconds: float  # The delay of its host that starts now; 0 for none.
@@ -36,7 +36,7 @@ class Granted(NamedTuple):
 class RefusedPage(NamedTuple):
     """A page that was not leased."""
 
-    place: int
+    position: int
     host_held: bool  # The whole host is held, not only this page.
     until_us: int
     full: bool = False  # The host is at its cap of pages in flight; it is free earlier if one of these leases ends.
@@ -52,7 +52,7 @@ class LeaseAnswer:
     change: bytes  # The id of the entry in the stream of changes that tells of it; b"" if nothing changed.
     granted: list[Granted]
     refused: list[RefusedPage]
-    metas: dict[int, bytes]  # The packed metadata of those granted that have some, by place.
+    metas: dict[int, bytes]  # The packed metadata of those granted that have some, by position.
     names: dict[int, str] = field(default_factory=dict)  # Under which they answered last, if not under their URLs.
 
     @classmethod
@@ -69,8 +69,8 @@ class LeaseAnswer:
                 for i in range(0, len(flat), 3)
             ],
             [
-                RefusedPage(place - 1, why in {HOST_HELD, HOST_FULL}, until, why == HOST_FULL, why == PAGE_LEASED)
-                for place, why, until in zip(refused[::3], refused[1::3], refused[2::3], strict=True)
+                RefusedPage(position - 1, why in {HOST_HELD, HOST_FULL}, until, why == HOST_FULL, why == PAGE_LEASED)
+                for position, why, until in zip(refused[::3], refused[1::3], refused[2::3], strict=True)
             ],
             {metas[i] - 1: metas[i + 1] for i in range(0, len(metas), 2) if metas[i] > 0},
             {-metas[i] - 1: metas[i + 1].decode() for i in range(0, len(metas), 2) if metas[i] < 0},

@@ -26,7 +26,7 @@ MAC_BYTES: Final = 10
 class Lease(NamedTuple):
     """A lease: its page, and when it ends."""
 
-    place: Place
+    shard_page: Place
     until_us: int
 
     def token(self, crawl: Crawl) -> str:
@@ -36,7 +36,7 @@ class Lease(NamedTuple):
 
     def signed(self, secret: bytes, lineage: str) -> str:
         """Return the token, given the secret of the crawl and what tells its leases from those of crawls before it."""
-        terms = f"{self.place[0]}-{self.place[1]}-{self.until_us}"
+        terms = f"{self.shard_page[0]}-{self.shard_page[1]}-{self.until_us}"
         mac = blake2b(f"{terms}{lineage}".encode(), digest_size=MAC_BYTES, key=secret, person=b"opic lease")
         return f"{terms}-{mac.hexdigest()}"
 
@@ -63,8 +63,8 @@ def leases_of(crawl: Crawl, tokens: Iterable[str]) -> dict[str, Lease | None]:
     named = {token: Lease.parse(crawl, token) for token in tokens}
     unknown = [token for token, lease in named.items() if lease is None]
     if unknown and crawl.shards[0].lineage:
-        (found,) = crawl.ask([["HMGET", crawl.shards[0].keys.former, *unknown]])
-        present = zip(unknown, found, strict=True)
+        (renamed,) = crawl.ask([["HMGET", crawl.shards[0].keys.former, *unknown]])
+        present = zip(unknown, renamed, strict=True)
         named |= {token: Lease.parse(crawl, now.decode()) for token, now in present if now is not None}
     return named
 
@@ -89,7 +89,8 @@ def renew_leases(crawl: Crawl, leases: Iterable[Lease], seconds: float) -> dict[
     wanted = list(leases)
     if any(page >= len(crawl.replicas[shard]) for (shard, page), _ in wanted):
         crawl.follow()
-    asked, commands = _by_shard(one for one in wanted if one.place[1] < len(crawl.replicas[one.place[0]])), []
+    known = (lease for lease in wanted if lease.shard_page[1] < len(crawl.replicas[lease.shard_page[0]]))
+    asked, commands = _by_shard(known), []
     for shard, some in asked:
         keys, replica = crawl.shards[shard].keys, crawl.replicas[shard]
         with replica.lock:
@@ -112,11 +113,11 @@ def _by_shard(leases: Iterable[Lease]) -> list[tuple[int, list[Lease]]]:
     """Return distinct leases by shard, as many together as fit into one call."""
     by_shard: dict[int, list[Lease]] = {}
     for lease in dict.fromkeys(leases):
-        by_shard.setdefault(lease.place[0], []).append(lease)
+        by_shard.setdefault(lease.shard_page[0], []).append(lease)
     return [
-        (shard, some[at : at + RELEASES_A_CALL])
+        (shard, some[start : start + RELEASES_A_CALL])
         for shard, some in by_shard.items()
-        for at in range(0, len(some), RELEASES_A_CALL)
+        for start in range(0, len(some), RELEASES_A_CALL)
     ]
 
 
@@ -143,7 +144,7 @@ def await_leases(crawl: Crawl, ends: Mapping[Lease, int], runs: Sequence[bytes])
         return
     by_shard: dict[int, dict[int, int]] = {}
     for lease, until_us in ends.items():
-        shard, page = lease.place
+        shard, page = lease.shard_page
         by_shard.setdefault(shard, {})[page] = until_us
     durable = set[bytes]()  # Runs of servers that were waited for: one wait is enough for all their shards.
     moving_until = time.monotonic() + MOVING_SECONDS

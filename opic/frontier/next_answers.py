@@ -62,7 +62,7 @@ class NextAnswers:
         policy, _ = self._shares([])
         return NextPages(pages=[], retry_after=0, exhausted=False, waiting=NOTHING_WAITS, policy=policy, as_of=as_of)
 
-    def of(
+    def answers_to(
         self, requests: Sequence[PagesRequest], granted: Sequence[Sequence[Leased]], as_of: float, *, rationed: bool
     ) -> list[NextPages]:
         """Return the answers to requests.
@@ -73,14 +73,14 @@ class NextAnswers:
             as_of: of the state that they were chosen from, Unix seconds.
             rationed: whether pages were skipped because of the quota of their host or site.
         """
-        policy, shares = self._shares([page.place for leased in granted for page in leased])
-        left, held, answers = iter(shares), dict[Scope, Shortage](), list[NextPages]()
+        policy, shares = self._shares([page.shard_page for leased in granted for page in leased])
+        left, shortages, answers = iter(shares), dict[Scope, Shortage](), list[NextPages]()
         for request, leased in zip(requests, granted, strict=True):
             scope = request.mode, request.domains, request.nearness, not leased
-            if scope not in held:
-                held[scope] = self.held(*scope)
-            waiting, exhausted, at_rest = held[scope]
-            told = sorted(zip(leased, left, strict=False), key=lambda told: (-told[0].key, told[0].place))
+            if scope not in shortages:
+                shortages[scope] = self.shortage(*scope)
+            waiting, exhausted, at_rest = shortages[scope]
+            told = sorted(zip(leased, left, strict=False), key=lambda told: (-told[0].key, told[0].shard_page))
             answers.append(
                 NextPages(
                     pages=[page.told(self._crawl, share) for page, share in told],
@@ -100,7 +100,7 @@ class NextAnswers:
             return None
         return "cash" if self._choices.ranking(request.mode, None) is None else "exact"
 
-    def held(self, mode: str, domains: tuple[str, ...], nearness: int, empty: bool) -> Shortage:
+    def shortage(self, mode: str, domains: tuple[str, ...], nearness: int, empty: bool) -> Shortage:
         """Return what holds pages back, as answers to requests of a scope have it."""
         heads = self._crawl.heads()
         waiting = self._choices.waiting(mode, domains, nearness, empty=empty)

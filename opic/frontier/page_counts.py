@@ -16,7 +16,7 @@ from opic.model.cash import CLASS_BITS, CLASSES_MAX, Flag
 
 # A page's code is twice its kind, plus 1 if it was read. UNKNOWN: no page. FREE: apart from what its host says.
 UNKNOWN, FREE, FIRST_ROW = range(3)
-KINDS: Final = {FIRST_ROW + at: row for at, row in enumerate(HINDRANCES) if row.kind}
+KINDS: Final = {FIRST_ROW + number: row for number, row in enumerate(HINDRANCES) if row.kind}
 CODES: Final = 2 * (FIRST_ROW + len(HINDRANCES))
 LEASED, RETRY, SPENT = (
     next(number for number, row in KINDS.items() if row.kind == kind) for kind in ("leased", "retry", "spent")
@@ -53,16 +53,16 @@ class Due(NamedTuple):
 
 def due(columns: Any, ids: Int64s) -> Due | None:
     """Return until when pages are held back by a time; None if none is."""
-    found: Due | None = None
+    latest: Due | None = None
     for kind, until_of in TIMES:
         if (until := until_of(columns, ids)) is None:
             continue
-        if found is None:
-            found = Due(until, np.full(len(ids), kind, np.uint8))
+        if latest is None:
+            latest = Due(until, np.full(len(ids), kind, np.uint8))
         else:
-            later = (until > 0) & (until >= found.until)
-            found = Due(np.where(later, until, found.until), np.where(later, np.uint8(kind), found.kinds))
-    return found
+            later = (until > 0) & (until >= latest.until)
+            latest = Due(np.where(later, until, latest.until), np.where(later, np.uint8(kind), latest.kinds))
+    return latest
 
 
 def shut(columns: Any, ids: Int64s) -> Bools | None:
@@ -123,8 +123,8 @@ class PageCounts:
         known = np.flatnonzero(state & Flag.KNOWN)
         both = (state[known] & CLASS_BITS).astype(np.int64) * CODES + self.code[known]
         counts = np.bincount(both, minlength=CLASSES_MAX * CODES).reshape(CLASSES_MAX, CODES)
-        found = np.zeros((CLASSES_MAX, len(CENSUS_KINDS)), np.int64)
-        found[:, :2] = counts[:, 2 * FREE : 2 * FREE + 2]
+        by_kind = np.zeros((CLASSES_MAX, len(CENSUS_KINDS)), np.int64)
+        by_kind[:, :2] = counts[:, 2 * FREE : 2 * FREE + 2]
         for number, row in KINDS.items():
-            found[:, CENSUS_KINDS.index(row.kind)] += counts[:, 2 * number : 2 * number + 2].sum(axis=1)
-        return found
+            by_kind[:, CENSUS_KINDS.index(row.kind)] += counts[:, 2 * number : 2 * number + 2].sum(axis=1)
+        return by_kind

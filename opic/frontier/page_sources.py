@@ -57,9 +57,9 @@ class KeySource:
             if self._order.counts.free_pages(hosts, self._side) < len(self._ranks) << BLOCK_BITS - 2:
                 self._finish(hosts)
                 return
-        blocks = self._ranks.take(max(size, self._step))
+        blocks = self._ranks.next_blocks(max(size, self._step))
         self._step += -(-self._step // 2)
-        ids, keys, hosts = self._index.look(self._side, blocks)
+        ids, keys, hosts = self._index.free_pages(self._side, blocks)
         keep = self._order.mark[hosts] != self._order.tick
         if self._inside is not None:
             keep &= self._inside[hosts]
@@ -104,13 +104,13 @@ class ListSource:
     def __init__(self, shard: int, order: HotOrder, ids: Int64s, by: Order, sides: tuple[int, ...]) -> None:
         """Take distinct pages, with ascending ids."""
         self.shard, self._order = shard, order
-        found, read = order.keys(ids, by)
+        keys, read = order.keys(ids, by)
         order.looked += len(ids)
-        fit = found > NOWHERE
+        fit = keys > NOWHERE
         if len(sides) == 1:
             fit &= read == sides[0]
         fit[fit] = order.is_free(ids[fit], order.columns.host[ids[fit]])
-        self._ids, self._keys = ids[fit], found[fit]
+        self._ids, self._keys = ids[fit], keys[fit]
         self.ids, self.neg, self.done = self._ids[:0], -self._keys[:0], False
 
     def fill(self, size: int) -> None:

@@ -50,7 +50,7 @@ class PagesAhead:
         lately = time.monotonic() - self._made < 2 * self._seconds
         return min(self._asked, AHEAD_MAX) if lately and not self._short else 0
 
-    def take(self, orders: Sequence[HotOrder], sides: Sequence[int], count: int, fit: Fit | None) -> Picked:
+    def take_free(self, orders: Sequence[HotOrder], sides: Sequence[int], count: int, fit: Fit | None) -> Picked:
         """Take the next pages that are free, up to `count`. The caller holds the locks of all replicas.
 
         Args:
@@ -63,12 +63,12 @@ class PagesAhead:
         some = self._picked.after(self._at).first(STRETCH * count)
         free = np.zeros(len(some), np.bool_)
         for shard in set(some.shards.tolist()):
-            at = np.flatnonzero(some.shards == shard)
-            order, ids, hosts = orders[shard], some.ids[at], some.hosts[at]
+            positions = np.flatnonzero(some.shards == shard)
+            order, ids, hosts = orders[shard], some.ids[positions], some.hosts[positions]
             keys, read = order.keys(ids)
-            free[at] = (order.where[ids] == UNHELD) & (order.host_free[hosts] <= order.now) & (keys > NOWHERE)
+            free[positions] = (order.where[ids] == UNHELD) & (order.host_free[hosts] <= order.now) & (keys > NOWHERE)
             if len(sides) == 1:
-                free[at] &= read == sides[0]
+                free[positions] &= read == sides[0]
         # Pages before the first free one were leased; those that are taken now may be free again, as spares are.
         self._at += int(free.argmax()) if free.any() else len(some)
         if fit is not None:

@@ -122,14 +122,17 @@ def mixed(  # noqa: PLR0917 - what one choice is made of
         fit: as in `pick`.
         host_pages: as in `pick`.
     """
-    rows = [list(zip(one.shards.tolist(), one.ids.tolist(), one.hosts.tolist(), strict=True)) for one in picks]
-    starts = np.concatenate(([0], np.cumsum([len(one) for one in picks])))
-    at, found, taken, given = [0] * len(picks), list[int](), set[tuple[int, int]](), Counter[tuple[int, int]]()
+    rows = [
+        list(zip(picked.shards.tolist(), picked.ids.tolist(), picked.hosts.tolist(), strict=True)) for picked in picks
+    ]
+    starts = np.concatenate(([0], np.cumsum([len(picked) for picked in picks])))
+    positions, rows_taken = [0] * len(picks), list[int]()
+    taken, given = set[tuple[int, int]](), Counter[tuple[int, int]]()
     for turn in rng.choice(len(picks), count, p=shares).tolist():
         for part in (turn, *(other for other in range(len(picks)) if other != turn)):
-            while at[part] < len(rows[part]):
-                shard, page, host = rows[part][at[part]]
-                at[part] += 1
+            while positions[part] < len(rows[part]):
+                shard, page, host = rows[part][positions[part]]
+                positions[part] += 1
                 most = host_pages or (1 if orders[shard].single[host] else count)
                 if (shard, page) not in taken and given[shard, host] < most:
                     break
@@ -137,10 +140,10 @@ def mixed(  # noqa: PLR0917 - what one choice is made of
                 continue
             taken.add((shard, page))
             given[shard, host] += 1
-            found.append(int(starts[part]) + at[part] - 1)
+            rows_taken.append(int(starts[part]) + positions[part] - 1)
             break
-    every = [replace(one, parts=np.full(len(one), part)) for part, one in enumerate(picks)]
-    chosen = reduce(Picked.followed_by, every).only(np.array(found, np.int64))
+    every = [replace(picked, parts=np.full(len(picked), part)) for part, picked in enumerate(picks)]
+    chosen = reduce(Picked.followed_by, every).only(np.array(rows_taken, np.int64))
     chosen = replace(chosen, counts=-np.arange(len(chosen), dtype=np.float64))  # Keys of different orders say nothing.
     return chosen if fit is None else chosen.only(fit(chosen.shards, chosen.hosts))
 
@@ -193,8 +196,8 @@ def _soonest_held(order: HotOrder, mode: str, seconds_max: float) -> float:
         timers.append(order.revisit_timers)
     count, best, upto = FIRST_DUE, np.inf, -np.inf
     while best > upto and upto < order.now + seconds_max:
-        held, times = zip(*(some.first(count) for some in timers), strict=True)
-        best, upto = _soonest(order, np.concatenate(held), mode), min(times)
+        held_ids, times = zip(*(some.first(count) for some in timers), strict=True)
+        best, upto = _soonest(order, np.concatenate(held_ids), mode), min(times)
         count *= 8
     return min(best, upto)  # If nothing was found up to the limit, there may be pages beyond.
 
@@ -257,21 +260,21 @@ class HostQuota:
         """Return a mask of the pages to keep, given by their shards and hosts, in order; calls are cumulative."""
         keep = np.ones(len(hosts), np.bool_)
         for shard in set(shards.tolist()):
-            order, at = self._orders[shard], np.flatnonzero(shards == shard)
-            late = order.mark[hosts[at]] == order.tick  # Marked since they were examined.
-            some = np.flatnonzero(~late if self._limited else order.single[hosts[at]] & ~late)
-            of = hosts[at[some]]
-            by_host = np.argsort(of, kind="stable")
-            rank = np.arange(len(of)) - np.searchsorted(of[by_host], of[by_host])
+            order, positions = self._orders[shard], np.flatnonzero(shards == shard)
+            late = order.mark[hosts[positions]] == order.tick  # Marked since they were examined.
+            some = np.flatnonzero(~late if self._limited else order.single[hosts[positions]] & ~late)
+            some_hosts = hosts[positions[some]]
+            by_host = np.argsort(some_hosts, kind="stable")
+            rank = np.arange(len(some_hosts)) - np.searchsorted(some_hosts[by_host], some_hosts[by_host])
             if self._most > 1:
-                rank += np.array([self._given[shard][host] for host in of[by_host].tolist()], np.int64)
+                rank += np.array([self._given[shard][host] for host in some_hosts[by_host].tolist()], np.int64)
             late[some[by_host[rank >= self._most]]] = True
-            full = of[by_host[rank >= self._most - 1]]
+            full = some_hosts[by_host[rank >= self._most - 1]]
             order.mark[full] = order.tick
             if self._most > 1:
-                for host in of[by_host[rank < self._most]].tolist():
+                for host in some_hosts[by_host[rank < self._most]].tolist():
                     self._given[shard][host] += 1
-            keep[at[late]] = False
+            keep[positions[late]] = False
         return keep
 
 
@@ -296,8 +299,8 @@ def _merge(
         met += len(ids)
         hosts = np.empty(len(ids), np.int64)
         for shard in {source.shard for source in nonempty}:
-            at = np.flatnonzero(shards == shard)
-            hosts[at] = orders[shard].columns.host[ids[at]]
+            positions = np.flatnonzero(shards == shard)
+            hosts[positions] = orders[shard].columns.host[ids[positions]]
         keep = quota.keep(shards, hosts)
         shards, ids, neg, hosts = shards[keep], ids[keep], neg[keep], hosts[keep]
         if fit is not None and len(ids):
@@ -314,8 +317,8 @@ def _merge(
 
 def _catch_up(sources: Sequence[PageSource], wanted: int) -> None:
     """Let sources examine more pages until none is behind the last of the wanted pages that are found so far."""
-    while len(found := np.concatenate([source.neg for source in sources])) >= wanted:
-        last = np.partition(found, wanted - 1)[wanted - 1]
+    while len(neg := np.concatenate([source.neg for source in sources])) >= wanted:
+        last = np.partition(neg, wanted - 1)[wanted - 1]
         behind = [source for source in sources if not source.done and source.neg[-1] < last]
         if not behind:
             return

@@ -38,14 +38,14 @@ class PolicyOrders:
     def _orders(self, name: str) -> list[Order]:
         hots, loads = self._hot.orders, self._hot.crawl.loads
         inlinks = self.usable_inlinks() if name in LINKED else None
-        of = (self._hot.built, inlinks)
+        basis = (self._hot.built, inlinks)
         made = self._made.get(name)
-        if made is None or made[0] != of or made[1].is_imprecise:
+        if made is None or made[0] != basis or made[1].is_imprecise:
             if made is not None:
                 for hot, order in zip(hots, made[2], strict=True):
                     hot.drop(order)
             clock = Clock(self._rng())
-            made = of, clock, [self._order(name, shard, hot, clock, inlinks) for shard, hot in enumerate(hots)]
+            made = basis, clock, [self._order(name, shard, hot, clock, inlinks) for shard, hot in enumerate(hots)]
             self._made[name] = made
         for order in made[2]:
             if isinstance(order, ByLinkScore):

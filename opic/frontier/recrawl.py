@@ -33,8 +33,8 @@ class DrawnByYields(Arrivals):
 
     def weights(self, ids: Int64s) -> Float64s:
         """Return the values of the column."""
-        found: Float64s = self._replica.columns.values_of(self._column, ids).astype(np.float64)
-        return found
+        values: Float64s = self._replica.columns.values_of(self._column, ids).astype(np.float64)
+        return values
 
 
 class ByLinkScore(Order):

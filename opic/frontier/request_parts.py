@@ -22,7 +22,7 @@ from opic.urls.canonical import host_of
 class Leased(NamedTuple):
     """A leased page, with its values at that time."""
 
-    place: Place
+    shard_page: Place
     url: str
     name: str  # Under which it answered last; "" if under its URL.
     cash: int
@@ -43,7 +43,7 @@ class Leased(NamedTuple):
     @property
     def lease(self) -> Lease:
         """The lease itself."""
-        return Lease(self.place, self.until_us)
+        return Lease(self.shard_page, self.until_us)
 
     def told(self, crawl: Crawl, share: float | None) -> Page:
         """Return the page as its crawler hears of it; `share` is its importance, None if that is by cash."""
@@ -63,7 +63,7 @@ class Leased(NamedTuple):
 class RequestPart:
     """A request, or the part of a request for pages of one mode."""
 
-    at: int  # Index of the request among those answered together.
+    index: int  # Index of the request among those answered together.
     request: PagesRequest
     n: int
     mode: str
@@ -73,10 +73,10 @@ class RequestPart:
     over: bool = False  # Whether there are no more pages for it.
 
     @classmethod
-    def of(cls, at: int, request: PagesRequest, mode: str, wanted: int) -> "RequestPart":
+    def of(cls, index: int, request: PagesRequest, mode: str, wanted: int) -> "RequestPart":
         """Return a part of a request for `wanted` hosts, or pages if the request has no limit on hosts."""
         each = request.n // request.wanted
-        return cls(at, request, wanted * each, mode, wanted if request.hosts else None)
+        return cls(index, request, wanted * each, mode, wanted if request.hosts else None)
 
     @property
     def given(self) -> int:
@@ -86,7 +86,7 @@ class RequestPart:
     @property
     def choice(self) -> Choice:
         """Which pages it can be given."""
-        return self.request.choice(self.mode, self.hosts, self.at)
+        return self.request.choice(self.mode, self.hosts, self.index)
 
     @property
     def missing(self) -> int:

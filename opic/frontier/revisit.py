@@ -44,8 +44,8 @@ class RevisitTerms:
         table = self._replica.hosts
         if self._host_names and len(table) > self._seen:
             self._seen = len(table)
-            found = [(table.number(name), seconds) for name, seconds in self._host_names.items()]
-            pairs = sorted((number, seconds) for number, seconds in found if number is not None)
+            numbered = [(table.number(name), seconds) for name, seconds in self._host_names.items()]
+            pairs = sorted((number, seconds) for number, seconds in numbered if number is not None)
             self._hosts = np.array([n for n, _ in pairs], np.int64), np.array([s for _, s in pairs], np.float64)
         return self._hosts
 
@@ -54,9 +54,9 @@ class RevisitTerms:
         if self._replica.classes is not self._classes:
             self._classes = self._replica.classes
             self._of_class = np.full(CLASSES_MAX, self._seconds)
-            for slot, one in self._classes.placed:
-                if one.revisit_seconds is not None:
-                    self._of_class[slot] = one.revisit_seconds
+            for slot, weight_class in self._classes.placed:
+                if weight_class.revisit_seconds is not None:
+                    self._of_class[slot] = weight_class.revisit_seconds
         return self._of_class
 
     def seconds(self, ids: Int64s) -> Float64s | None:
@@ -65,12 +65,12 @@ class RevisitTerms:
         of_rule = None if self._admission is None else self._admission.revisit_seconds(self._replica.shard, ids)
         if of_rule is None and not of_class.any() and not of_host.any():
             return None
-        found: Float64s = of_class[self._replica.state[ids] & CLASS_BITS]
+        seconds: Float64s = of_class[self._replica.state[ids] & CLASS_BITS]
         if len(hosts):
             mine = self._replica.host[ids]
-            at = np.minimum(np.searchsorted(hosts, mine), len(hosts) - 1)
-            found = np.where(hosts[at] == mine, of_host[at], found)
-        return found if of_rule is None else np.where(np.isnan(of_rule), found, of_rule)
+            positions = np.minimum(np.searchsorted(hosts, mine), len(hosts) - 1)
+            seconds = np.where(hosts[positions] == mine, of_host[positions], seconds)
+        return seconds if of_rule is None else np.where(np.isnan(of_rule), seconds, of_rule)
 
     def due(self, ids: Int64s) -> Float64s | None:
         """Return when pages may be offered again, in Unix seconds, 0 for pages never read; None if at any time."""

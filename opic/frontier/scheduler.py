@@ -51,7 +51,7 @@ class Peeked:
     places: list[Place]  # Best first.
     keys: list[float]  # What orders them, largest first.
     order: str  # What the keys are: exact (importance), cash, trust, random or cycle.
-    held: Shortage
+    shortage: Shortage
 
 
 _Chosen = tuple[int, ChosenPage, RequestPart | None]  # The shard, a page there, and what it is for; None: a spare page.
@@ -90,15 +90,15 @@ class FrontierScheduler:
 
     def peek(self, request: PagesRequest) -> "Peeked":
         """Return the pages that would be handed out next, and what holds others back."""
-        orders = self._orders.of([request])
+        orders = self._orders.orders_for([request])
         with self._locked():
             self.choices.use(orders)
             self.hot.prepare()
             picked = self.choices.pick(request.choice(request.mode, request.hosts), request.n)
-            held = self._answers.held(request.mode, request.domains, request.nearness, not len(picked))
+            shortage = self._answers.shortage(request.mode, request.domains, request.nearness, not len(picked))
             order = self._order_of(request.mode)
         places = list(zip(picked.shards.tolist(), picked.ids.tolist(), strict=True))
-        return Peeked(places, picked.counts.tolist(), order, held)
+        return Peeked(places, picked.counts.tolist(), order, shortage)
 
     def _order_of(self, mode: str) -> str:
         """Name what orders the pages of a mode."""
@@ -137,20 +137,20 @@ class FrontierScheduler:
 
     def serve(self, requests: Sequence[PagesRequest]) -> list[NextPages]:
         """Lease pages for each request, as if they had come one after the other; see `Frontier.next`."""
-        orders, runs = self._orders.of(requests), server_runs(self.crawl)
+        orders, runs = self._orders.orders_for(requests), server_runs(self.crawl)
         given: list[Lease] = []
         with self._locked():
             self.choices.use(orders)
             answers = list[NextPages]()
-            at = 0
-            while at < len(requests):
-                end, pages = at + 1, requests[at].n
+            start = 0
+            while start < len(requests):
+                end, pages = start + 1, requests[start].n
                 while end < len(requests) and pages + requests[end].n <= PAGES_TOGETHER:
                     pages += requests[end].n
                     end += 1
-                answers += self._serve_steadily(requests[at:end])
+                answers += self._serve_steadily(requests[start:end])
                 given += self._given
-                at = end
+                start = end
         try:
             await_leases(self.crawl, {lease: lease.until_us for lease in given}, runs)
         except StoreError:
@@ -183,36 +183,38 @@ class FrontierScheduler:
 
     def _hand_out(self, requests: Sequence[PagesRequest], as_of: float) -> list[NextPages]:
         self.hot.report({host: delay for request in requests for host, delay in request.crawl_delays.items()})
-        parts = [part for at, request in enumerate(requests) for part in self._parts(at, request)]
+        parts = [part for index, request in enumerate(requests) for part in self._parts(index, request)]
         self._lease(parts)
-        if any(part.mode != requests[part.at].mode for part in parts):  # Fill up if pages of one mode ran out.
+        if any(part.mode != requests[part.index].mode for part in parts):  # Fill up if pages of one mode ran out.
             missing = [request.wanted for request in requests]
             for part in parts:
-                missing[part.at] -= part.given
+                missing[part.index] -= part.given
             rest = [
-                RequestPart.of(at, request, request.mode, missing[at])
-                for at, request in enumerate(requests)
-                if request.mode == "any" and missing[at]
+                RequestPart.of(index, request, request.mode, missing[index])
+                for index, request in enumerate(requests)
+                if request.mode == "any" and missing[index]
             ]
             if rest:
                 parts += rest
                 self._lease(rest)
         granted: list[list[Leased]] = [[] for _ in requests]
         for part in parts:
-            granted[part.at] += part.granted
+            granted[part.index] += part.granted
         if self._rationed and not all(granted):  # No other pages are available, so lift the quotas.
-            idle = [at for at, pages in enumerate(granted) if not pages]
-            rest = [RequestPart.of(at, requests[at], requests[at].mode, requests[at].wanted) for at in idle]
+            idle = [index for index, pages in enumerate(granted) if not pages]
+            rest = [
+                RequestPart.of(index, requests[index], requests[index].mode, requests[index].wanted) for index in idle
+            ]
             self._lease(rest, idle=True)
             for part in rest:
-                granted[part.at] += part.granted
+                granted[part.index] += part.granted
         # A very short lease may end between two turns, and its page come again: the later lease counts.
-        granted = [list({page.place: page for page in pages}.values()) for pages in granted]
-        if any(page.loads != self.crawl.replicas[page.place[0]].loads for pages in granted for page in pages):
+        granted = [list({page.shard_page: page for page in pages}.values()) for pages in granted]
+        if any(page.loads != self.crawl.replicas[page.shard_page[0]].loads for pages in granted for page in pages):
             raise Outdated
-        return self._answers.of(requests, granted, as_of, rationed=self._rationed)
+        return self._answers.answers_to(requests, granted, as_of, rationed=self._rationed)
 
-    def _parts(self, at: int, request: PagesRequest) -> list[RequestPart]:
+    def _parts(self, index: int, request: PagesRequest) -> list[RequestPart]:
         modes, share = {request.mode: request.wanted}, self.terms.share
         if self.choices.ranking(request.mode, None) is not None and request.mode == "any":
             share = SHARE_BY_IMPORTANCE if share is None else share
@@ -225,7 +227,7 @@ class FrontierScheduler:
             discover = min(int(self._discoveries), request.wanted)
             self._discoveries -= discover
             modes = {"discover": discover, "refresh": request.wanted - discover}
-        return [RequestPart.of(at, request, mode, wanted) for mode, wanted in modes.items() if wanted]
+        return [RequestPart.of(index, request, mode, wanted) for mode, wanted in modes.items() if wanted]
 
     def _lease(self, parts: Sequence[RequestPart], *, idle: bool = False) -> None:
         """Lease pages for the parts, in turns, until all have what they asked for or no more are left."""
@@ -240,7 +242,9 @@ class FrontierScheduler:
             if not turn:  # Call the other shards too, to end expired leases.
                 asked, now = {call.shard for call in calls}, time.monotonic()
                 small = self.hot.is_small()
-                others = [at for at, hot in enumerate(self.hot.shards) if small or now - hot.called_at >= IDLE_SECONDS]
+                others = [
+                    shard for shard, hot in enumerate(self.hot.shards) if small or now - hot.called_at >= IDLE_SECONDS
+                ]
                 calls += [ShardCall(shard) for shard in others if shard not in asked]
             if not calls:
                 break
@@ -281,20 +285,20 @@ class FrontierScheduler:
         candidates = list(zip(picked.shards.tolist(), pages, strict=True))
         chosen, least = list[_Chosen](), -math.inf
         for part in group:
-            at = len(chosen)
+            start = len(chosen)
             if part.cut is None:
                 # The keys of recrawl policies and of the strategies Random and Cycle tell nothing about worth.
                 by_worth = by.policy is None and (by.mode == "coverage" or self.terms.strategy == GREEDY)
-                part.cut = by_worth and (part.request.n + leases + at) * BATCH_SHARE > self.hot.live()
-            best = max((lease.worth for lease in part.granted), default=worths[at] if at < len(worths) else 0)
+                part.cut = by_worth and (part.request.n + leases + start) * BATCH_SHARE > self.hot.live()
+            best = max((lease.worth for lease in part.granted), default=worths[start] if start < len(worths) else 0)
             least = best / 2 if part.cut and best > 0 else -math.inf  # Read pages by importance are below 0.
-            end = _end(worths, at, part.missing, least)
-            chosen += [(shard, page, part) for shard, page in candidates[at:end]]
-            part.over = end == at
-        if at := len(chosen):
-            chosen += [(shard, page, None) for shard, page in candidates[at : _end(worths, at, spare, least)]]
+            end = _end(worths, start, part.missing, least)
+            chosen += [(shard, page, part) for shard, page in candidates[start:end]]
+            part.over = end == start
+        if start := len(chosen):
+            chosen += [(shard, page, None) for shard, page in candidates[start : _end(worths, start, spare, least)]]
         taken = picked.first(len(chosen))
-        self.choices.taken(by, picked.first(at))
+        self.choices.taken(by, picked.first(start))
         self._reserve(taken)
         if ration is not None:
             ration.count_chosen((taken.hosts * len(self.crawl) + taken.shards).tolist())
@@ -333,11 +337,11 @@ class FrontierScheduler:
         self._refused = sum(len(answer.refused) for answer in answers)
         self.refusals += self._refused
         for call, hot, answer in zip(calls, hots, answers, strict=True):
-            self._given += [Lease((call.shard, call.pages[page.place].id), page.until_us) for page in answer.granted]
+            self._given += [Lease((call.shard, call.pages[page.position].id), page.until_us) for page in answer.granted]
             with hot.replica.lock:
                 if not hot.is_current:
                     continue
-                hot.take(call.ids, call.hosts, answer, self.hot.heard(call.shard))
+                hot.record_answer(call.ids, call.hosts, answer, self.hot.heard(call.shard))
         self._grant(calls, self._without_early(calls, answers, called))
 
     def _without_early(
@@ -360,10 +364,10 @@ class FrontierScheduler:
             with hot.replica.lock:
                 if not hot.is_current:
                     raise Outdated
-                early = hot.too_early(call.ids)[[page.place for page in answer.granted]].tolist()
+                early = hot.too_early(call.ids)[[page.position for page in answer.granted]].tolist()
             pages = list(zip(answer.granted, early, strict=True))
             early_leases += [
-                Lease((call.shard, call.pages[page.place].id), page.until_us) for page, soon in pages if soon
+                Lease((call.shard, call.pages[page.position].id), page.until_us) for page, soon in pages if soon
             ]
             kept.append(replace(answer, granted=[page for page, soon in pages if not soon]))
         release_leases(self.crawl, early_leases)
@@ -379,25 +383,26 @@ class FrontierScheduler:
         for call, answer in zip(calls, answers, strict=True):
             parts = [(part, self._is_by_cash(part)) for part, _ in call.quotas()]
             for page in answer.granted:
-                chosen = call.pages[page.place]
-                said = answer.metas.get(page.place, b""), answer.names.get(page.place, "")
+                chosen = call.pages[page.position]
+                said = answer.metas.get(page.position, b""), answer.names.get(page.position, "")
                 taken.append((*parts[page.quota], (call.shard, chosen.id), chosen, page.until_us, said))
         if not taken:
             return
-        places, hots = [place for _, _, place, _, _, _ in taken], [self.hot.shards[call.shard] for call in calls]
+        places = [shard_page for _, _, shard_page, _, _, _ in taken]
+        hots = [self.hot.shards[call.shard] for call in calls]
         rows, urls = self._known(places, hots)
         total, loads = self.hot.total(rows.books), [hot.loads for hot in self.hot.shards]
         columns = (rows.cash, rows.spent, rows.state, rows.reads, rows.nearness)
         values = list(zip(*(column.tolist() for column in columns), strict=True))
-        for (part, by_cash, place, chosen, until_us, (meta, name)), row in zip(taken, values, strict=True):
+        for (part, by_cash, shard_page, chosen, until_us, (meta, name)), row in zip(taken, values, strict=True):
             cash, spent, state, reads, nearness = row
-            if not urls[place]:  # It was forgotten a moment ago, and its lease with it.
+            if not urls[shard_page]:  # It was forgotten a moment ago, and its lease with it.
                 continue
             as_now = by_cash and chosen.priority == 1
             part.granted.append(
                 Leased(
-                    place=place,
-                    url=urls[place],
+                    shard_page=shard_page,
+                    url=urls[shard_page],
                     name=name,
                     cash=cash,
                     key=self.terms.key(cash, read=bool(state & Flag.OPEN)) if as_now else chosen.key,
@@ -407,11 +412,13 @@ class FrontierScheduler:
                     nearness=nearness,
                     meta=meta,
                     priority=chosen.priority,
-                    loads=loads[place[0]],
+                    loads=loads[shard_page[0]],
                 )
             )
         if self.admission is not None:
-            self.admission.note([chosen.host * len(self.crawl) + place[0] for _, _, place, chosen, _, _ in taken])
+            self.admission.note(
+                [chosen.host * len(self.crawl) + shard_page[0] for _, _, shard_page, chosen, _, _ in taken]
+            )
 
     def _is_by_cash(self, part: RequestPart) -> bool:
         """Return whether its pages come in the order of the cash that they have when they are leased."""
@@ -443,9 +450,9 @@ class FrontierScheduler:
         return renew_leases(self.crawl, leases, seconds)
 
 
-def _end(worths: Sequence[float], at: int, count: int, least: float) -> int:
+def _end(worths: Sequence[float], start: int, count: int, least: float) -> int:
     """Return the end of the next pages, at most `count`, that are worth at least so much."""
-    end = at
-    while end < min(at + count, len(worths)) and worths[end] >= least:
+    end = start
+    while end < min(start + count, len(worths)) and worths[end] >= least:
         end += 1
     return end

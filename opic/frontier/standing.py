@@ -81,25 +81,26 @@ class PageStanding:
 
     @classmethod
     def read(  # noqa: PLR0917 - what one page is looked up by
-        cls, crawl: Crawl, place: Place, url: str, rows: Rows, terms: PolitenessSettings, admission: Admission | None
-    ) -> "PageStanding":
+        cls, crawl: Crawl, shard_page: Place, url: str, rows: Rows, politeness: PolitenessSettings,
+        admission: Admission | None,
+    ) -> "PageStanding":  # fmt: skip
         """Read the state of a page, given its canonical URL and its row. Reads all active leases of the shard."""
-        host, politeness = host_of(url), terms
-        keys, replica, page = crawl.shards[place[0]].keys, crawl.replicas[place[0]], str(place[1])
+        host, (shard, number) = host_of(url), shard_page
+        keys, replica, page = crawl.shards[shard].keys, crawl.replicas[shard], str(number)
         time_us, lease, waits, failed, host_free, refusal, polite, asked_for, blocked, limit = crawl.ask([
             ["FCALL_RO", "opic_5_now", 1, keys.leases],
             ["ZSCORE", keys.leases, page], ["ZSCORE", keys.waits, page],
             ["HGET", keys.fails, page], ["ZSCORE", keys.hosts, host],
-            ["HGET", keys.refusals, field_of(place[1])],
+            ["HGET", keys.refusals, field_of(number)],
             *(["HGET", key, host] for key in (keys.polite, keys.crawl_delays, keys.blocks, keys.limits)),
         ])  # fmt: skip
-        now, refused = time_us / MILLION, read_refusal(refusal, place[1])
+        now, refused = time_us / MILLION, read_refusal(refusal, number)
         holds = _Holds.of(now, lease, waits, int(failed or 0), politeness.retry_seconds)
         own = host_politeness_of(polite) if polite else HostPoliteness()
         default = max(politeness.host_delay_seconds, float(asked_for or 0))
         delay = default if own.delay_seconds is None else own.delay_seconds
         ((leased, _),) = read_sets(crawl, [(keys.leases, f"({time_us}")])
-        ids = np.array([place[1]])
+        ids = np.array([number])
         with replica.lock:
             columns = _columns_of(host, own, limit, ShardColumns(replica, politeness, admission))
             given_up = columns.given_up(ids)
@@ -192,7 +193,9 @@ def _columns_of(host: str, own: HostPoliteness, limit: bytes | None, columns: Sh
 def _terms_of(replica: Replica, revisit: RevisitTerms, ids: Int64s) -> tuple[float, float, int, float, float]:
     """Return when a page is due after its last read, its revisit time, failures, `not_before`, and priority."""
     with replica.lock:
-        due, seconds = (0.0 if found is None else float(found[0]) for found in (revisit.due(ids), revisit.seconds(ids)))
+        due, seconds = (
+            0.0 if column is None else float(column[0]) for column in (revisit.due(ids), revisit.seconds(ids))
+        )
         (failed,), (not_before_us,), (priority,) = (part.tolist() for part in replica.offers.columns_of(ids))
     return due, seconds, failed, not_before_us / MILLION, priority
 
@@ -241,7 +244,7 @@ def state_of(standing: PageStanding) -> str:
 
 
 def place_in_order(
-    replicas: Sequence[Replica], place: Place, terms: FrontierTerms, ranked: RankedOrder | None
+    replicas: Sequence[Replica], shard_page: Place, terms: FrontierTerms, ranked: RankedOrder | None
 ) -> int | None:
     """Return a page's rank in the order of all pages that may be offered, from 1; None if it is not among them.
 
@@ -255,15 +258,15 @@ def place_in_order(
             credits = columns.credits()
             strategy = STRATEGIES[terms.strategy](columns, credits, terms.discovery)
             order = of_shard.order(columns) if of_shard else strategy
-            found, read = keys_of(order, columns, credits, every)
-            keys.append(found)
+            page_keys, read = keys_of(order, columns, credits, every)
+            keys.append(page_keys)
             reads.append(read)
-    mine = keys[place[0]][place[1]]
+    mine = keys[shard_page[0]][shard_page[1]]
     if mine == NOWHERE:
         return None
     if ranked is not None:
-        alike = reads[place[0]][place[1]]
-        keys = [np.where(read == alike, found, NOWHERE) for found, read in zip(keys, reads, strict=True)]
-    before = int(np.count_nonzero(keys[place[0]][: place[1]] == mine))
-    before += sum(int(np.count_nonzero(part == mine)) for part in keys[: place[0]])
+        alike = reads[shard_page[0]][shard_page[1]]
+        keys = [np.where(read == alike, page_keys, NOWHERE) for page_keys, read in zip(keys, reads, strict=True)]
+    before = int(np.count_nonzero(keys[shard_page[0]][: shard_page[1]] == mine))
+    before += sum(int(np.count_nonzero(part == mine)) for part in keys[: shard_page[0]])
     return 1 + before + sum(int(np.count_nonzero(part > mine)) for part in keys)

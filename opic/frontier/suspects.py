@@ -48,7 +48,7 @@ class Suspects:
     def end(self, hots: Sequence[HotShard]) -> None:
         """Suspect no host any more."""
         for shard, hot in enumerate(hots):
-            mine = {host: until for (at, host), (until, _) in self._spans.items() if at == shard}
+            mine = {host: until for (number, host), (until, _) in self._spans.items() if number == shard}
             with hot.replica.lock:
                 # Otherwise it rests for another reason by now.
                 still = [host for host, until in mine.items() if hot.order.host_free[host] == until]

@@ -63,11 +63,11 @@ class Timers:
         if self._soonest <= now:
             self._sort()
         due: list[Int64s] = []
-        for at, (times, numbers) in enumerate(self._runs):
+        for index, (times, numbers) in enumerate(self._runs):
             if times[0] <= now:
                 end = int(np.searchsorted(times, now, side="right"))
                 due.append(numbers[:end])
-                self._runs[at] = times[end:], numbers[end:]
+                self._runs[index] = times[end:], numbers[end:]
         self._runs = [run for run in self._runs if len(run[0])]
         return np.concatenate(due) if due else np.empty(0, np.int64)
 
@@ -101,26 +101,26 @@ class SparseTimes:
 
     def get(self, numbers: Int64s) -> Float64s:
         """Return the times of numbers."""
-        at = numbers >> BLOCK_BITS
-        found: Float64s = self._times[values_at(self._block, at, 0), numbers & ((1 << BLOCK_BITS) - 1)]
-        return found
+        blocks = numbers >> BLOCK_BITS
+        times: Float64s = self._times[values_at(self._block, blocks, 0), numbers & ((1 << BLOCK_BITS) - 1)]
+        return times
 
     def set(self, numbers: Int64s, times: Float64s, kept: Callable[[], Int64s]) -> None:
         """Write times. If there is no room, first discard the blocks of all numbers other than `kept`."""
         if not len(numbers):
             return
-        at = numbers >> BLOCK_BITS
-        if int(at.max()) >= len(self._block):
-            self._block = grown(self._block, int(at.max()) + 1)
-        new = np.unique(at[self._block[at] == 0])
+        blocks = numbers >> BLOCK_BITS
+        if int(blocks.max()) >= len(self._block):
+            self._block = grown(self._block, int(blocks.max()) + 1)
+        new = np.unique(blocks[self._block[blocks] == 0])
         if self._used + len(new) > len(self._times):
-            self._compact(np.unique(kept() >> BLOCK_BITS), len(np.unique(at)))
-            new = np.unique(at[self._block[at] == 0])
+            self._compact(np.unique(kept() >> BLOCK_BITS), len(np.unique(blocks)))
+            new = np.unique(blocks[self._block[blocks] == 0])
         if len(new):
             self._block[new] = np.arange(self._used, self._used + len(new))
             self._times[self._used : self._used + len(new)] = 0.0
             self._used += len(new)
-        self._times[self._block[at], numbers & ((1 << BLOCK_BITS) - 1)] = times
+        self._times[self._block[blocks], numbers & ((1 << BLOCK_BITS) - 1)] = times
 
     def _compact(self, stretches: Int64s, more: int) -> None:
         stretches = stretches[stretches < len(self._block)]

@@ -62,23 +62,25 @@ def _importance(answer: Mapping[str, Any]) -> list[str]:
     share = _percent(estimate["value"] / estimate["of"]) if estimate["of"] else "No part"
     numbers = estimate["numbers"]
     if estimate["rule"] == "exact":
-        found = [f"{share} of the visits of a random surfer on the links as last read are to this page: its PageRank."]
+        sentences = [
+            f"{share} of the visits of a random surfer on the links as last read are to this page: its PageRank."
+        ]
     elif estimate["rule"] == "loaded":
-        found = [f"{share} is its importance as it was computed elsewhere and loaded."]
+        sentences = [f"{share} is its importance as it was computed elsewhere and loaded."]
     elif estimate["rule"] == "static":
-        found = [
+        sentences = [
             f"{share} of all cash went to this page: its reads passed on {_short(numbers['H'])} grains, and it holds "
             f"{_short(numbers['C'])} now."
         ]
     else:
-        found = [f"{share} of the cash flow reached this page, {POLICIES.get(answer['policy'], answer['policy'])}."]
+        sentences = [f"{share} of the cash flow reached this page, {POLICIES.get(answer['policy'], answer['policy'])}."]
     if estimate.get("warm") is False:
-        found.append("The window is not full yet, so the page's whole life counts.")
+        sentences.append("The window is not full yet, so the page's whole life counts.")
     if (bound := answer.get("error_bound")) is not None:
-        found.append(f"The errors of all pages together are at most {_small(bound)}.")
+        sentences.append(f"The errors of all pages together are at most {_small(bound)}.")
     terms = ", ".join(f"{name} = {_number(value)}" for name, value in numbers.items())
     formula = f"{estimate['formula']} with {terms}" if terms else str(estimate["formula"])
-    return [*found, f"Formula: {formula}: {_number(estimate['value'])} of {_number(estimate['of'])} in all."]
+    return [*sentences, f"Formula: {formula}: {_number(estimate['value'])} of {_number(estimate['of'])} in all."]
 
 
 def _rank(answer: Mapping[str, Any]) -> list[str]:
@@ -98,7 +100,7 @@ def _givers(answer: Mapping[str, Any]) -> list[str]:
         return ["No page that was read links to it.", jump]
     pages = "page that was read links" if given["known"] == 1 else "pages that were read link"
     links = max(1 - given["jump"], 0.0)
-    most = ", ".join(f"{_cut(one['url'])} ({_percent(one['share'])})" for one in given["pages"])
+    most = ", ".join(f"{_cut(giver['url'])} ({_percent(giver['share'])})" for giver in given["pages"])
     return [
         f"{given['known']:,} {pages} to it and give it {_percent(links)} of its importance.",
         f"Most: {most}.",
@@ -108,14 +110,14 @@ def _givers(answer: Mapping[str, Any]) -> list[str]:
 
 def _cash(answer: Mapping[str, Any]) -> list[str]:
     parts, history = answer["cash_parts"], answer["history"]
-    held = f"{_short(answer['cash'])} grains wait for its next read."
+    waiting = f"{_short(answer['cash'])} grains wait for its next read."
     if parts.get("from_links") is None:
         came = f"Links brought {_short(parts['deposits'])} more than reads passed on"
-        return [held, f"{came}, and the virtual page paid {_short(parts['credit'])}."]
+        return [waiting, f"{came}, and the virtual page paid {_short(parts['credit'])}."]
     reads = history["reads"]
     spent = f"; {reads:,} {'read' if reads == 1 else 'reads'} passed on {_short(history['total'])}" if reads else ""
     came = f"Links brought {_short(parts['from_links'])} and the virtual page granted {_short(parts['credit'])}"
-    return [held, f"{came}{spent}."]
+    return [waiting, f"{came}{spent}."]
 
 
 def _class(answer: Mapping[str, Any]) -> list[str]:
@@ -124,10 +126,10 @@ def _class(answer: Mapping[str, Any]) -> list[str]:
 
 
 def _offer(frontier: Mapping[str, Any]) -> tuple[str, list[str]]:
-    place, order = frontier["place"], frontier["order"]
+    rank, order = frontier["place"], frontier["order"]
     alike = "read" if frontier["state"] == "read" else "never-read"
     by = f"among {alike} pages, by importance" if order == "exact" else f"in the order by {order}"
-    where = f"It has place {place:,} {by}." if place else "It has no place in the order of pages to fetch."
+    where = f"It has place {rank:,} {by}." if rank else "It has no place in the order of pages to fetch."
     rules = [f"{rule['rule']}: {rule['effect']}." for rule in frontier.get("rules", ())]
     if frontier["next"]:
         return "When it is offered", ["It may be handed out now.", where, *rules]
@@ -195,9 +197,9 @@ def ending(forecast: Mapping[str, Any]) -> str:
         return f"{_pages(left)} to fetch. It is too early to tell when the crawl ends."
     if forecast["pace"] == "idle":
         return f"{_pages(left)} to fetch. No event came for {idle}, so it can't be told when the crawl ends."
-    a_minute, found = 60 * forecast["reads_per_second"], forecast["found_per_read"]
+    a_minute, per_read = 60 * forecast["reads_per_second"], forecast["found_per_read"]
     speed = f"{a_minute:,.0f}" if a_minute >= 10 else f"{a_minute:.2g}"
-    pace = f"Lately {speed} pages a minute were read for the first time, and each brought {found:.2g} new ones"
+    pace = f"Lately {speed} pages a minute were read for the first time, and each brought {per_read:.2g} new ones"
     if forecast["pace"] == "growing":
         return f"{_pages(left)} to fetch. {pace}, so no end is in sight."
     return f"{_pages(left)} to fetch. {pace}: at this pace the crawl ends in about {span(forecast['seconds'])}."
@@ -237,9 +239,9 @@ def held_back(counts: Mapping[str, int], offered: bool, known: int, outside: int
         outside: how many of them are outside its scope.
     """
     outside = min(outside, counts["denied"])
-    found = waiting({**counts, "denied": counts["denied"] - outside, "outside": outside})
-    if offered or found:
-        return found
+    sentences = waiting({**counts, "denied": counts["denied"] - outside, "outside": outside})
+    if offered or sentences:
+        return sentences
     if not known:
         return ["No page is known yet: add some with `opic seed URL`."]
     return ["Every page that may be fetched was read, and none has received cash since."]

@@ -32,7 +32,7 @@ class Caller:
 
 
 def places(answer: LeaseAnswer) -> list[tuple[int, int]]:
-    return [(page.quota, page.place) for page in answer.granted]
+    return [(page.quota, page.position) for page in answer.granted]
 
 
 def test_each_crawler_gets_the_next_free_pages(servers: Server) -> None:
@@ -44,7 +44,7 @@ def test_each_crawler_gets_the_next_free_pages(servers: Server) -> None:
     assert answer.refused == []
     again = caller.take()
     assert places(again) == [(0, 3)]
-    assert [(page.place, page.host_held) for page in again.refused] == [(0, False), (1, False), (2, False)]
+    assert [(page.position, page.host_held) for page in again.refused] == [(0, False), (1, False), (2, False)]
     assert again.refused[0].until_us == answer.granted[0].until_us + 600_000_000
 
 

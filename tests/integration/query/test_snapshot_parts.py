@@ -16,7 +16,7 @@ from opic.query import snapshot_parts
 from opic.query.crawl_pages import KNOWN_GONE
 from opic.query.snapshot_parts import COPIES_MAX, ROOM, Part
 from opic.replica import Crawl
-from opic.replica.replica import held
+from opic.replica.replica import live_cash
 from opic.store import Shard
 
 
@@ -59,7 +59,7 @@ def test_pages_that_change_or_become_known_during_a_copy_are_of_its_record(
         before = replica.head
         part = Part.of(replica)
         assert part.head == replica.head != before
-        cash = held(replica.books, replica.v, replica.state)
+        cash = live_cash(replica.books, replica.v, replica.state)
         assert part.cash.tolist() == cash.tolist()
         assert part.sums.tolist() == (replica.spent() + cash).tolist()
         assert part.state.tolist() == replica.state.tolist()
@@ -80,7 +80,7 @@ def test_copy_of_a_replica_that_is_reloaded_or_grows_is_made_again(
     meanwhile(monkeypatch, lambda: reloads and (reloads.pop(), replica.reset(), crawl._followers[0].load()))
     part = Part.of(replica)
     assert (part.loads, part.head) == (replica.loads, replica.head)
-    assert part.cash.tolist() == held(replica.books, replica.v, replica.state).tolist()
+    assert part.cash.tolist() == live_cash(replica.books, replica.v, replica.state).tolist()
     lengths = [len(replica), len(replica) + ROOM + len(replica) // ROOM + 1]  # Of the first copy.
     monkeypatch.setattr(type(replica), "__len__", lambda one: lengths.pop(0) if lengths else one.pages)
     assert len(Part.of(replica).cash) == replica.pages

@@ -82,7 +82,7 @@ class Leases(RuleBasedStateMachine):
         politeness = replace(politeness, waits_max=waits_max)
         answer = self.server.take(pages, quotas, politeness)
         assert replace(answer, change=b"") == self.model.take(self.now, pages, quotas, politeness)
-        self.granted += [(*pages[page.place][:1], page.until_us, pages[page.place][1]) for page in answer.granted]
+        self.granted += [(*pages[page.position][:1], page.until_us, pages[page.position][1]) for page in answer.granted]
 
     def _some(self, which: list[int]) -> list[tuple[int, int, str]]:
         return [self.granted[-1 - nth % len(self.granted)] for nth in which] if self.granted else []

@@ -7,7 +7,7 @@ import pytest
 from plain_pages import PlainPages
 from scipy import stats
 
-from opic.frontier.arrivals import IMPRECISE, TAKEN_MIN, Arrivals, Clock, take
+from opic.frontier.arrivals import IMPRECISE, TAKEN_MIN, Arrivals, Clock, draw_again
 from opic.frontier.hot_order import HotOrder
 from opic.frontier.picking import Picked, pick
 
@@ -38,7 +38,7 @@ class Draws:
     def draw(self, count: int = 1, **terms: Any) -> Picked:
         """Take the next pages, read them and let their hosts rest."""
         found = pick(self.hots, count, [self.now] * len(self.hots), by=self.orders, **terms)
-        take(self.orders, found.shards, found.ids, np.ones(len(found), np.bool_), all_pages="within" not in terms)
+        draw_again(self.orders, found.shards, found.ids, np.ones(len(found), np.bool_), all_pages="within" not in terms)
         if self.delay:
             for shard, hot in enumerate(self.hots):
                 hosts = found.hosts[found.shards == shard]

@@ -94,7 +94,7 @@ def ask(shard: HotShard, ids: list[int], said: LeaseAnswer) -> None:
     hosts = shard.replica.host[pages].astype(np.int64)
     shard.order.reserve(pages, hosts)
     assert not set(ids) & set(picked(shard))
-    shard.take(pages, hosts, said)
+    shard.record_answer(pages, hosts, said)
 
 
 def test_leased_and_refused_pages_are_held_and_the_others_are_free_again() -> None:
@@ -147,7 +147,7 @@ def test_what_an_answer_says_is_left_out_if_it_was_heard_of_before(heard: Change
         shard.hear([(told(l="1300000000 0 0 1300000000 1 0"), 1)])
         fetches(shard, 0, [0], [])  # It came after the lease, before its answer.
     granted = [Granted(0, 0, 1_300_000_000, 0.0), Granted(1, 0, 1_300_000_000, 0.0)]
-    shard.take(pages, shard.replica.host[pages].astype(np.int64), answer(granted), heard)
+    shard.record_answer(pages, shard.replica.host[pages].astype(np.int64), answer(granted), heard)
     assert picked(shard) == ([0, 2, 3, 4, 5] if heard == ChangeId(5, 0) else [2, 3, 4, 5])
 
 
