@@ -45,6 +45,7 @@ thorough: test ## the same with all cases
 lint: setup ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tests/support/code_style.py
 	$(BIN)/mypy
 
 check: lint ## in under two minutes: style, types, unit and property tests, and some with a running service (AREA: one folder of opic/)

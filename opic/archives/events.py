@@ -149,7 +149,6 @@ class ArchiveEvents:
         return event
 
     def _answered(self, record: ArchiveRecord, answer: HttpAnswer, outlinks: ArchiveRecord | None) -> CrawlEvent:
-        """Return the event of an answer."""
         date = record.fields.first("warc-date")
         seconds = unix_seconds(date)
         # What is no date is left to the check of events.

@@ -36,7 +36,6 @@ class Fields(dict[str, list[str]]):
         return fields
 
     def add(self, name: str, value: str) -> None:
-        """Add a value."""
         self.setdefault(name.lower(), []).append(value)
 
     def first(self, name: str) -> str:

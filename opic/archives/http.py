@@ -25,8 +25,6 @@ BINARY: Final = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """An HTTP answer."""
-
     status: int
     fields: Fields
     body: bytes = b""  # Without transfer and content coding, up to BODY_BYTES_MAX.

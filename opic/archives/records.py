@@ -39,8 +39,6 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ArchiveRecord:
-    """A record."""
-
     position: Position
     kind: str  # Its WARC-Type; in an ARC file `response`, or `warcinfo` for what describes the file.
     fields: Fields  # By the names that WARC has.

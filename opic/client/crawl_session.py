@@ -86,7 +86,6 @@ class CrawlSession:
         self._renewing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Return the session."""
         return self
 
     async def __aexit__(self, *_: object) -> None:

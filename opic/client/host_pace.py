@@ -85,7 +85,6 @@ class HostPace:
         return [host for _, host in ends[:RESTING_MAX]]
 
     def rests(self, host: str) -> bool:
-        """Return whether a host rests."""
         return self._rests.get(host, 0.0) > time.monotonic()
 
     def wait(self, host: str) -> float:

@@ -87,7 +87,6 @@ class OpicRequestManager(RequestManager):
         self._handled = 0
 
     async def __aenter__(self) -> "OpicRequestManager":
-        """Return it."""
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -164,7 +164,6 @@ class BlockRanks:
         return taken
 
     def next_blocks(self, count: int) -> Int64s:
-        """Return the next blocks."""
         self._sort(self._at + count)
         taken = self._blocks[self._at : self._at + count]
         self._at += len(taken)

@@ -58,6 +58,5 @@ class ByLinkScore(Order):
         self._hot.changed(np.flatnonzero(changed[: len(self._hot.columns)]))
 
     def keys(self, ids: Int64s) -> Float64s:
-        """Return the link scores."""
         scores = values_at(self._scores, ids, 0.0)
         return np.where(scores > 0, scores, NOWHERE)

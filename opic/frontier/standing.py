@@ -138,7 +138,6 @@ class PageStanding:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it is gone."""
         return bool(self.state & Flag.GONE)
 
     @property

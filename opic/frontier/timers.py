@@ -100,7 +100,6 @@ class SparseTimes:
         self._used = 1
 
     def get(self, numbers: Int64s) -> Float64s:
-        """Return the times of numbers."""
         blocks = numbers >> BLOCK_BITS
         times: Float64s = self._times[values_at(self._block, blocks, 0), numbers & ((1 << BLOCK_BITS) - 1)]
         return times

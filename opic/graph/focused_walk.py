@@ -63,8 +63,7 @@ class LinkedPages(Protocol[PageT]):
     def inlinks(self, page: PageT) -> Iterable[PageT]:
         """Return pages that are known to link to a page. Those that the walk visited need not be among them."""
 
-    def host(self, page: PageT) -> Hashable:
-        """Return the host of a page."""
+    def host(self, page: PageT) -> Hashable: ...
 
 
 class Visit(NamedTuple, Generic[PageT]):

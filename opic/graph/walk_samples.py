@@ -71,7 +71,6 @@ class WalkSamples:
         return kept[self.on_topic[::every]]
 
     def first(self, count: int) -> "WalkSamples":
-        """Return the first samples."""
         return replace(self, visit=self.visit[:count], on_topic=self.on_topic[:count], weight=self.weight[:count])
 
 

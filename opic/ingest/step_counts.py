@@ -47,7 +47,6 @@ class StepCounts:
         self._heartbeat = Heartbeat(shard)
 
     def add(self, step: Step) -> None:
-        """Count a step."""
         for name, count in (
             (_class(step.seconds, STEP_SECONDS), 1),
             ("sum_us", round(step.seconds * 1_000_000)),

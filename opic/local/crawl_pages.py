@@ -81,7 +81,6 @@ class PageNumbers:
         return page
 
     def ids_of(self, urls: Iterable[str]) -> Int64s:
-        """Return the numbers of pages."""
         return np.fromiter(map(self.id_of, urls), np.int64)
 
     def is_local(self, page: int) -> bool:

@@ -96,7 +96,6 @@ def parts_of(shard: int) -> tuple[str, ...]:
 
 
 def file_name(shard: int, part: str) -> str:
-    """Return the file name of a part."""
     return f"shard-{shard:04d}.{part}.zst"
 
 

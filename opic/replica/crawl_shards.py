@@ -108,7 +108,6 @@ class CrawlShards:
         return ask(self.client, commands)
 
     def books(self) -> list[Books]:
-        """Return the books of each shard."""
         return [books_of(stored) for stored in self.ask([["HGETALL", shard.keys.books] for shard in self.shards])]
 
     def totals(self) -> Books:

@@ -155,7 +155,6 @@ class HostColumns(SparseColumns):
         return tuple(self.stored(column.name, hosts) for column in self.SPARSE)
 
     def failures_of(self, host: int) -> HostFailures:
-        """Return the failures of a host."""
         return HostFailures(*(int(column[0]) for column in self.rows(np.array([host]))))
 
     def note(self, hosts: Ids, rows: Sequence[NDArray[Any]], undo: Undo | None) -> None:

@@ -130,7 +130,6 @@ class StateChanges:
         self._admit((page.id,), page.slot, (page,))
 
     def forget(self, page: BatchPage) -> None:
-        """Forget a page."""
         self._books.forget(page.state, page.v, page.spent, drifts=page.digest != 0)
         page.state = FORGOTTEN
 
@@ -162,7 +161,6 @@ class StateChanges:
             page.state = page.state & ~(CLASS_BITS | TAGGED) | slot | (TAGGED if tagged else 0)
 
     def effect_fields(self) -> dict[str, Any]:
-        """Return the fields of the effect."""
         changed = [page for page in self._held.values() if page.state != self._before[page.id]]
         new, gone = np.arange(len(self._new_states)) + self._named.first, self._gone.values()
         return {

@@ -181,7 +181,6 @@ class SampledWeb:
         return self._inlinks.sources_of(page)
 
     def host(self, page: str) -> Hashable:
-        """Return the host of a page."""
         return host_of(page)
 
     def is_wanted(self, page: str) -> bool:

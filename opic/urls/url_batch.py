@@ -72,7 +72,6 @@ class UrlBatch:
         return plain
 
     def lengths(self) -> Int64s:
-        """Return the length of each URL."""
         lengths: Int64s = self._ends - self._starts
         return lengths
 
