@@ -125,6 +125,7 @@ class Settings(BaseSettings):
     start_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0  # A worker's patience at its start; 0: no limit.
     worker_port: Annotated[int, Field(ge=0, le=65_535)] = 0  # Port of a worker's metrics and readiness; 0 disables it.
     api_token: SecretStr | None = None
+    tokens_file: Path | None = None  # See `opic.service.tokens`.
     log_format: Literal["text", "json"] = "text"
     log_requests: bool = False  # A line for each request, not only for those that fail.
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000

@@ -122,7 +122,8 @@ def test_each_metric_exists() -> None:
 
 
 def test_tables_name_the_metrics_of_the_code() -> None:
-    source = (ROOT / "opic/api/metrics.py").read_text() + (ROOT / "opic/ingest/worker_health.py").read_text()
+    paths = [*(ROOT / "opic/api").glob("*metrics.py"), ROOT / "opic/ingest/worker_health.py"]
+    source = "".join(path.read_text() for path in paths)
     in_code = set(re.findall(r'"(opic_[a-z_]+)"', source))
     rows = [name for name, *_ in ROW.findall(TEXT)]
     assert in_code == {name.removesuffix("_total") for name in rows}

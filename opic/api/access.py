@@ -1,6 +1,5 @@
-"""Who may ask: the bearer token, and without one only requests that browsers and others make on this machine."""
+"""Who may ask: by a bearer token; where none is required, requests that are made on this machine."""
 
-import hmac
 import ipaddress
 from collections.abc import Collection
 from functools import lru_cache
@@ -8,12 +7,10 @@ from typing import Final
 
 from starlette.requests import Request
 
-from opic.api.console import PAGE_PATHS
 from opic.api.problems import Problem, fit_for_log
+from opic.service.tokens import Role, Token, Tokens
 
-OPEN_PATHS: Final = ("/healthz", "/readyz", "/metrics")  # For probes and Prometheus, which have no token.
-DOC_PATHS: Final = ("/docs", "/openapi.json")  # Like the console they hold no data: where to enter a token.
-DOC_FILES: Final = "/docs/files/"
+REALM: Final = 'Bearer realm="opic"'
 
 
 def header(request: Request, name: bytes) -> str | None:
@@ -24,33 +21,55 @@ def header(request: Request, name: bytes) -> str | None:
 class Access:
     """Decides whether a request is answered."""
 
-    def __init__(self, token: str | None, hosts: Collection[str] | None = ()) -> None:
+    def __init__(self, tokens: Tokens, crawls: Collection[str], hosts: Collection[str] | None = ()) -> None:
         """Take the terms.
 
         Args:
-            token: the bearer token required for all paths but OPEN_PATHS and pages without data; None requires none.
+            tokens: the tokens that are taken.
+            crawls: the names of the crawl that answers.
             hosts: names besides those of this machine's loopback that the header Host may have where no token is
                 required; None allows any.
         """
-        self._token = token.encode() if token is not None else None
+        self.tokens, self._crawls = tokens, crawls
         self._hosts = None if hosts is None else frozenset(map(_name, hosts))
 
-    def refusal(self, request: Request) -> Problem | None:
-        """Return the problem if the request is not authorised, or None."""
-        if self._token is None:
-            return _rebound(header(request, b"host"), self._hosts) or _foreign(request)
-        path = request.scope["path"]
-        if path in OPEN_PATHS or path in PAGE_PATHS or path in DOC_PATHS or path.startswith(DOC_FILES):
+    def holder(self, request: Request, *, is_open: bool) -> Token | None:
+        """Return what the caller's token allows; None where a call needs no token.
+
+        Args:
+            request: the request.
+            is_open: whether its path has no data.
+
+        Raises:
+            Problem: there is no token, or a wrong one; or none is required, and the request was not made for this
+                machine.
+        """
+        if not self.tokens.required:
+            if (refused := _rebound(header(request, b"host"), self._hosts) or _foreign(request)) is not None:
+                raise refused
+            return None
+        if is_open:
             return None
         scheme, _, given = (header(request, b"authorization") or "").partition(" ")
-        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), self._token):
-            return None
+        if scheme.lower() == "bearer" and (token := self.tokens.holder(given.strip(" ").encode("latin-1"))) is not None:
+            return token
         said = "this is not it" if scheme else "send the header Authorization: Bearer …"
-        return Problem(
+        raise Problem(
             "no-token",
-            f"OPIC_API_TOKEN is set here: {said}",
-            headers={"WWW-Authenticate": 'Bearer realm="opic"' + (', error="invalid_token"' if scheme else "")},
+            f"{self.tokens.settings_named} is set here: {said}",
+            headers={"WWW-Authenticate": REALM + (', error="invalid_token"' if scheme else "")},
         )
+
+    def check(self, token: Token, role: Role) -> None:
+        """Check that a token fits a call.
+
+        Raises:
+            Problem: it does not; with the header of RFC 6750, section 3.1.
+        """
+        if (why := token.refusal(role, self._crawls)) is not None:
+            raise Problem(
+                "not-allowed", why, headers={"WWW-Authenticate": f'{REALM}, error="insufficient_scope", scope="{role}"'}
+            )
 
 
 def _rebound(host: str | None, hosts: frozenset[str] | None) -> Problem | None:

@@ -24,25 +24,32 @@ from opic.api.router import Handler, Routes
 from opic.errors import DiskFull, OpicError, StoreUnavailable
 from opic.messages import definitions, events, frontier, importance, local, operation
 from opic.service.backend import Backend
+from opic.service.tokens import Role, Tokens
 
 log = logging.getLogger("opic.api")
 
 
 def create_app(
-    service: Service, *, allow_open: bool = False, metrics: Metrics | None = None, instance: str | None = None
+    service: Service,
+    *,
+    allow_open: bool = False,
+    metrics: Metrics | None = None,
+    tokens: Tokens | None = None,
+    instance: str | None = None,
 ) -> Application:
-    """Create the application that serves `service`. The settings, including the token, are those of its backend.
+    """Create the application that serves `service`. The settings are those of its backend.
 
-    Without a token, requests must name this machine in their header Host, unless `allow_open` is set. `metrics` are
-    those of the process, if something else counts in them too; `instance` is the service's name, if it had one before.
+    Where no token is required, requests must name this machine in their header Host, unless `allow_open` is set.
+    `metrics` and `tokens` are those of the process, if it uses them elsewhere too; `instance` is the service's name, if
+    it had one before.
 
     >>> app = create_app(service)  # doctest: +SKIP
     >>> serve(app, sockets=[bind("127.0.0.1", 8080)])  # doctest: +SKIP
     """
     backend = service.backend
     settings = backend.settings
-    token = settings.api_token.get_secret_value() if settings.api_token is not None else None
-    metrics = metrics or Metrics(backend)
+    tokens = tokens or Tokens(settings)
+    metrics = metrics or Metrics(backend, tokens)
     calls = Calls(backend, service.not_ready, metrics.handed, instance)
 
     async def get_metrics(request: Request) -> Response:
@@ -53,19 +60,19 @@ def create_app(
         body, kind = await run_in_threadpool(metrics.scrape, request.headers.get("accept", ""))
         return Response(body, media_type=kind)
 
-    table = _described(calls, Definitions(backend), get_metrics)
+    table = table_of(calls, Definitions(backend), get_metrics)
 
     @cache
     def document() -> dict[str, Any]:
-        return openapi(table, secured=token is not None)
+        return openapi(table, secured=tokens.required)
 
     routes = Routes(settings.max_body_bytes, calls.show)
     for one in table:
-        routes.add(one.method, one.path, one.call)
+        routes.add(one.method, one.path, one.call, one.role)
     _add_pages(routes, document)
     return Application(
         routes,
-        Access(token, None if allow_open else [settings.host]),
+        Access(tokens, {tokens.crawl, settings.crawl}, None if allow_open else [settings.host]),
         instance=calls.instance,
         document=document,
         observe=metrics.observe,
@@ -74,55 +81,55 @@ def create_app(
     )
 
 
-def _described(calls: Calls, defined: Definitions, get_metrics: Handler) -> list[Described]:
+def table_of(calls: Calls, defined: Definitions, get_metrics: Handler) -> list[Described]:
     """Return the table of calls, in the order in which the document has them."""
     found = list[Described]()
 
-    def add(*given: Any, **named: Any) -> None:
-        found.append(Described(*given, **named))
+    def add(method: str, path: str, role: Role | None, *given: Any, **named: Any) -> None:
+        found.append(Described(method, path, role, *given, **named))
 
     # Seeds first: a person who tries the calls in the order of the page finds something in every answer.
-    add("POST", "/v1/seeds", calls.post_seeds, events.Seeded, _POST)
+    add("POST", "/v1/seeds", "publish", calls.post_seeds, events.Seeded, _POST)
     sent = {"status": 202, "body": _EVENTS_BODY, "headers": (_IDEMPOTENCY_KEY,)}
-    add("POST", "/v1/events", calls.post_events, events.Accepted, _POST, **sent)
-    add("DELETE", "/v1/pages", calls.delete_pages, events.Forgotten, (422, 501, 503))
+    add("POST", "/v1/events", "publish", calls.post_events, events.Accepted, _POST, **sent)
+    add("DELETE", "/v1/pages", "admin", calls.delete_pages, events.Forgotten, (422, 501, 503))
     change = {"problems": (*_PUT, 412), "headers": (_IF_MATCH,)}
-    add("PUT", "/v1/classes", defined.put_classes, definitions.Reclassified, **change)
-    add("PATCH", "/v1/classes", defined.patch_classes, definitions.Reclassified, **change)
-    add("GET", "/v1/classes", defined.get_classes, definitions.Classes)
-    add("PUT", "/v1/rules", defined.put_rules, definitions.Rules, **change)
-    add("PATCH", "/v1/rules", defined.patch_rules, definitions.Rules, **change)
-    add("GET", "/v1/rules", defined.get_rules, definitions.Rules)
-    add("GET", "/v1/canonical", calls.get_canonical, events.CanonicalUrl)
-    add("POST", "/v1/next", calls.post_next, frontier.NextPages, (*_POST, 409))
-    add("GET", "/v1/frontier", calls.get_frontier, frontier.FrontierPreview, (409, 422, 503))
-    add("PUT", "/v1/politeness", calls.put_politeness, frontier.Politeness, _PUT)
-    add("GET", "/v1/politeness", calls.get_politeness, frontier.Politeness)
-    add("POST", "/v1/release", calls.post_release, frontier.Released, _POST)
-    add("POST", "/v1/leases/renew", calls.post_leases_renew, frontier.Renewed, _POST)
+    add("PUT", "/v1/classes", "admin", defined.put_classes, definitions.Reclassified, **change)
+    add("PATCH", "/v1/classes", "admin", defined.patch_classes, definitions.Reclassified, **change)
+    add("GET", "/v1/classes", "read", defined.get_classes, definitions.Classes)
+    add("PUT", "/v1/rules", "admin", defined.put_rules, definitions.Rules, **change)
+    add("PATCH", "/v1/rules", "admin", defined.patch_rules, definitions.Rules, **change)
+    add("GET", "/v1/rules", "read", defined.get_rules, definitions.Rules)
+    add("GET", "/v1/canonical", "read", calls.get_canonical, events.CanonicalUrl)
+    add("POST", "/v1/next", "crawl", calls.post_next, frontier.NextPages, (*_POST, 409))
+    add("GET", "/v1/frontier", "read", calls.get_frontier, frontier.FrontierPreview, (409, 422, 503))
+    add("PUT", "/v1/politeness", "admin", calls.put_politeness, frontier.Politeness, _PUT)
+    add("GET", "/v1/politeness", "read", calls.get_politeness, frontier.Politeness)
+    add("POST", "/v1/release", "crawl", calls.post_release, frontier.Released, _POST)
+    add("POST", "/v1/leases/renew", "crawl", calls.post_leases_renew, frontier.Renewed, _POST)
     by_policy = (409, 422, 503)  # The service may not keep what a policy needs.
-    add("GET", "/v1/importance", calls.get_importance, importance.OneImportance, (404, 409, 422, 503))
-    add("POST", "/v1/importance", calls.post_importance, importance.Importances, (*_POST, 409))
-    add("GET", "/v1/history", calls.get_history, importance.History, (404, 422, 503))
-    add("GET", "/v1/top", calls.get_top, importance.Top, by_policy)
-    add("GET", "/v1/hosts", calls.get_hosts, importance.Hosts, by_policy)
-    add("GET", "/v1/domains", calls.get_domains, importance.SiteDomains, by_policy)
-    add("GET", "/v1/search", calls.get_search, importance.Search)
-    add("GET", "/v1/inflow", calls.get_inflow, importance.Inflows, (409, 422, 503))
-    add("POST", "/v1/inflow", calls.post_inflow, importance.Inflows, (*_POST, 409))
-    add("GET", "/v1/inlinks", calls.get_inlinks, importance.Inlinks, (404, 409, 422, 503))
-    add("GET", "/v1/coverage", calls.get_coverage, frontier.Coverage, (409, 422, 503))
-    add("GET", "/v1/local", calls.get_local, local.LocalDomains)
-    add("PUT", "/v1/local/{domain}", calls.put_local, local.LocalListKept, _PUT)
-    add("GET", "/v1/local/{domain}", calls.get_local_list, local.LocalRanking, (404, 422, 503))
-    add("GET", "/v1/explain", calls.get_explain, importance.Explanation, (404, 409, 422, 503))
-    add("GET", "/v1/audit", calls.get_audit, operation.Audit)
-    add("GET", "/v1/stats", calls.get_stats, operation.Stats)
-    add("GET", "/v1/series", calls.get_series, operation.Series)
-    add("GET", "/v1/dead-letters", calls.get_dead_letters, operation.DeadLetters)
-    add("GET", "/healthz", calls.get_healthz, operation.Healthy, ())
-    add("GET", "/readyz", calls.get_readyz, operation.Readiness, (503,))
-    add("GET", "/metrics", get_metrics, {TEXT: _TEXT, OPENMETRICS: _TEXT}, ())
+    add("GET", "/v1/importance", "read", calls.get_importance, importance.OneImportance, (404, 409, 422, 503))
+    add("POST", "/v1/importance", "read", calls.post_importance, importance.Importances, (*_POST, 409))
+    add("GET", "/v1/history", "read", calls.get_history, importance.History, (404, 422, 503))
+    add("GET", "/v1/top", "read", calls.get_top, importance.Top, by_policy)
+    add("GET", "/v1/hosts", "read", calls.get_hosts, importance.Hosts, by_policy)
+    add("GET", "/v1/domains", "read", calls.get_domains, importance.SiteDomains, by_policy)
+    add("GET", "/v1/search", "read", calls.get_search, importance.Search)
+    add("GET", "/v1/inflow", "read", calls.get_inflow, importance.Inflows, (409, 422, 503))
+    add("POST", "/v1/inflow", "read", calls.post_inflow, importance.Inflows, (*_POST, 409))
+    add("GET", "/v1/inlinks", "read", calls.get_inlinks, importance.Inlinks, (404, 409, 422, 503))
+    add("GET", "/v1/coverage", "read", calls.get_coverage, frontier.Coverage, (409, 422, 503))
+    add("GET", "/v1/local", "read", calls.get_local, local.LocalDomains)
+    add("PUT", "/v1/local/{domain}", "publish", calls.put_local, local.LocalListKept, _PUT)
+    add("GET", "/v1/local/{domain}", "read", calls.get_local_list, local.LocalRanking, (404, 422, 503))
+    add("GET", "/v1/explain", "read", calls.get_explain, importance.Explanation, (404, 409, 422, 503))
+    add("GET", "/v1/audit", "read", calls.get_audit, operation.Audit)
+    add("GET", "/v1/stats", "read", calls.get_stats, operation.Stats)
+    add("GET", "/v1/series", "read", calls.get_series, operation.Series)
+    add("GET", "/v1/dead-letters", "read", calls.get_dead_letters, operation.DeadLetters)
+    add("GET", "/healthz", None, calls.get_healthz, operation.Healthy, ())
+    add("GET", "/readyz", None, calls.get_readyz, operation.Readiness, (503,))
+    add("GET", "/metrics", None, get_metrics, {TEXT: _TEXT, OPENMETRICS: _TEXT}, ())
     return found
 
 
@@ -170,9 +177,9 @@ def _add_pages(routes: Routes, document: Callable[[], dict[str, Any]]) -> None:
         return HTMLResponse(PAGE)
 
     for path in sorted(PAGE_PATHS):
-        routes.add("GET", path, page(path))
-    routes.add("GET", "/docs", get_docs)
-    routes.add("GET", "/openapi.json", get_document)
+        routes.add("GET", path, page(path), None)
+    routes.add("GET", "/docs", get_docs, None)
+    routes.add("GET", "/openapi.json", get_document, None)
 
 
 def _problem_of(error: OpicError, backend: Backend) -> Problem:

@@ -22,14 +22,16 @@ from starlette.types import Receive, Scope, Send
 from starlette_compress import CompressMiddleware
 from swagger_ui_bundle import swagger_ui_path
 
-from opic.api.access import DOC_FILES, Access, header
+from opic.api.access import Access, header
 from opic.api.etags import set_cache_headers
 from opic.api.problems import Problem, fit_for_log, from_error, internal
 from opic.api.router import Route, Routes
 from opic.errors import OpicError
+from opic.service.tokens import Token
 
 log = logging.getLogger("opic.api")
 
+DOC_FILES: Final = "/docs/files/"
 QUIET_PATHS: Final = ("/healthz", "/readyz", "/metrics")  # Requested every few seconds: logged at DEBUG.
 ID_HEADER: Final = b"x-request-id"
 COMPRESSED_BYTES_MIN: Final = 1_024  # A smaller body fits in one packet anyway.
@@ -117,8 +119,6 @@ class Application:
         """Return the answer to a request, with the headers that all answers have."""
         path, scope = request.scope["path"], request.scope
         try:
-            if (refused := self._access.refusal(request)) is not None:
-                raise refused
             response = await self._routed(request, path)
         except (Problem, OpicError, HTTPException) as error:
             problem = self._problem(error)
@@ -132,13 +132,19 @@ class Application:
         return response
 
     async def _routed(self, request: Request, path: str) -> Response:
-        if (found := self._routes.find(path)) is not None:
-            by_method, request.scope["path_params"] = found
-            if (route := by_method.get(request.method)) is None:
-                raise _wrong_method(by_method)
-            request.scope["opic.route"] = route
+        found = self._routes.find(path)
+        is_open = path.startswith(DOC_FILES) if found is None else found.is_open
+        token = self._access.holder(request, is_open=is_open)
+        if token is not None:
+            request.scope["opic.token"] = token
+        if found is not None:
+            if (route := found.by_method.get(request.method)) is None:
+                raise _wrong_method(found.by_method)
+            request.scope["opic.route"], request.scope["path_params"] = route, found.parameters
+            if token is not None and route.role is not None:
+                self._access.check(token, route.role)
             return await route.handler(request)
-        if path.startswith(DOC_FILES):
+        if is_open:
             if request.method != "GET":
                 raise _wrong_method({"GET": None})
             return await self._files.get_response(normpath(path.removeprefix(DOC_FILES)), request.scope)
@@ -192,6 +198,9 @@ def _log(level: int, method: str, scope: Scope, status: int, ms: float) -> None:
     method, request_id = fit_for_log(method), scope["opic.id"]
     path = fit_for_log(scope.get("raw_path", b"").decode("latin-1") or scope["path"])
     why = f" ({fit_for_log(scope['opic.why'])})" if "opic.why" in scope else ""
+    token: Token | None = scope.get("opic.token")
+    if token is not None:
+        why = f" token={token.name}{why}"
     given = (method, path, status or "aborted", ms, request_id, why)
     record = logging.LogRecord(log.name, level, "", 0, "%s %s %s %.1f ms id=%s%s", given, None)
     record.__dict__ |= {
@@ -200,5 +209,6 @@ def _log(level: int, method: str, scope: Scope, status: int, ms: float) -> None:
         "route": _path(scope),
         "status": status,
         "ms": round(ms, 1),
+        **({"token": token.name} if token is not None else {}),
     }
     log.handle(record)

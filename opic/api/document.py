@@ -10,13 +10,13 @@ from msgspec import Struct
 
 from opic import __version__
 from opic.api import examples
-from opic.api.access import OPEN_PATHS
 from opic.api.etags import KEPT
 from opic.api.problems import JSON, described
 from opic.api.router import AFTER, WITH_BODY, asked_of
 from opic.messages.operation import ProblemDetails
 from opic.model.events import CrawlEvent
 from opic.service.positions import POSITION
+from opic.service.tokens import ROLES, Role
 from opic.urls.traps import Traps
 
 ABOUT: Final = (
@@ -65,6 +65,10 @@ _AFTER: Final = {
     "description": "The `position` of an answer: this one shows the effect of what was written by then.",
     "schema": {"type": "string", "pattern": POSITION},
 }
+_SCHEME: Final = (
+    f"A token has one or more of the roles {', '.join(ROLES)}, on one crawl, several or all. `crawl` includes "
+    "`publish`, `admin` includes all. Each call names the role that it wants in its `security`."
+)
 
 Schemas = dict[str, Any]
 
@@ -75,6 +79,7 @@ class Described:
 
     method: str
     path: str
+    role: Role | None  # What a token must have to make it; None: it needs no token.
     call: Callable[..., Any]
     answer: type[Struct] | Mapping[str, Any]  # The type of the answer, or the content of one that is no JSON.
     problems: tuple[int, ...] = (422, 503)  # The statuses of its problems, but for those of all calls.
@@ -106,8 +111,8 @@ def openapi(calls: Iterable[Described], *, secured: bool) -> dict[str, Any]:
         "tags": [{"name": name, "description": about} for name, about, _ in GROUPS],
     }
     if secured:
-        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        document["security"] = [{"token": []}]
+        scheme = {"type": "http", "scheme": "bearer", "description": _SCHEME}
+        document["components"]["securitySchemes"] = {"token": scheme}
     return document
 
 
@@ -135,7 +140,7 @@ def _always(field: Schemas, null: bool) -> None:
 
 def _operation(one: Described, schemas: Schemas, *, secured: bool) -> dict[str, Any]:
     summary, _, more = (getdoc(one.call) or "").partition("\n")
-    refused = () if one.path in OPEN_PATHS else (401,) if secured else (403,)
+    refused = () if one.role is None else (401, 403) if secured else (403,)
     answer: dict[str, Any] = {"description": "Metrics.", "content": one.answer}
     if isinstance(one.answer, type):
         schema = {"$ref": f"{REFERENCE}{one.answer.__name__}"}
@@ -161,8 +166,8 @@ def _operation(one: Described, schemas: Schemas, *, secured: bool) -> dict[str, 
     found["responses"] = {str(status): said for status, said in {one.status: answer, **problems}.items()}
     if one.path in KEPT:
         found["responses"]["304"] = {"description": _NOT_MOVED}
-    if secured and one.path in OPEN_PATHS:
-        found["security"] = []
+    if secured:  # OpenAPI 3.1: of a scheme without scopes, the list has the roles that are required.
+        found["security"] = [] if one.role is None else [{"token": [one.role]}]
     return {name: part for name, part in found.items() if part not in ("", []) or name == "security"}
 
 

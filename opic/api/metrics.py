@@ -24,6 +24,8 @@ from prometheus_client.registry import Collector
 
 from opic import __version__
 from opic.api.scrape_cache import Beside
+from opic.api.server_metrics import of_each, of_servers, server_infos
+from opic.api.token_metrics import TokenCollector
 from opic.errors import StoreError, StoreLost, StoreUnavailable
 from opic.frontier.requests import EXPANSIONS, MODES, RECRAWLS
 from opic.ingest.event_log import KEY_MEMORY_BYTES, Positions
@@ -38,9 +40,8 @@ from opic.query.page_queries import BOUNDED
 from opic.replica.crawl import ReplicaStanding
 from opic.replica.stored_links import LIST_FIELDS, LinkList
 from opic.service.backend import Backend
+from opic.service.tokens import Tokens
 from opic.settings import Settings
-from opic.store.connection import store_errors
-from opic.store.library import primaries
 from opic.store.shard import books_of, check_known
 
 TEXT: Final = "text/plain"
@@ -72,8 +73,8 @@ Census = tuple[Mapping[tuple[str, str], int], float]  # By class and kind; the a
 class Metrics:
     """The metrics of one endpoint process."""
 
-    def __init__(self, backend: Backend) -> None:
-        """Register the metrics. This does not query the store."""
+    def __init__(self, backend: Backend, tokens: Tokens | None = None) -> None:
+        """Register the metrics, those of tokens too. This does not query the store."""
         self._registry = CollectorRegistry()
         self._requests = Histogram(
             "opic_http_request_duration_seconds",
@@ -102,6 +103,8 @@ class Metrics:
         self._items = Counter("opic_urlfrontier_items", about, ("status",), registry=self._registry)
         for status in ITEM_STATUSES:
             self._items.labels(status)
+        if tokens is not None:
+            self._registry.register(TokenCollector(tokens))
         ProcessCollector(registry=self._registry)
         self._collector = _Collector(backend)
         self._registry.register(self._collector)
@@ -192,7 +195,7 @@ class _Collector(Collector):
         yield from _of_cash(self._backend, seen)
         yield from _of_work(self._backend.settings, seen)
         yield from _of_frontier(seen, self._census.lately(FIRST_SECONDS))
-        yield from _of_servers(seen.servers)
+        yield from of_servers(seen.servers)
         yield from _of_coverage(self._backend)
         yield from _of_exact(self._backend)
         about = "Time of the last backup, in Unix seconds; 0 if there is none."
@@ -322,7 +325,7 @@ class _Seen:
             (NOTHING_SAID if bound is None else bound) if bounded else None,
             list(map(LinkList.of, links)),
             loaded.loaded_at if (loaded := backend.snapshots.loaded.about()) is not None else 0.0,
-            _servers(crawl.client),
+            server_infos(crawl.client),
         )
 
 
@@ -450,50 +453,14 @@ def _of_frontier(seen: _Seen, census: tuple[Census, float] | None) -> Iterator[M
     yield Gauge("opic_estimate_age_seconds", about, state_age)
 
 
-def _of_each(
-    label: str, rows: Sequence[Mapping[str, Any]], metrics: Sequence[tuple[type[Count | Gauge], str, str, str]]
-) -> Iterator[Metric]:
-    """Yield metrics of several things, labelled by index: of each the kind, name, help, and the name of its value."""
-    for kind, name, about, value in metrics:
-        family = kind(name, about, labels=[label])
-        for at, row in enumerate(rows):
-            family.add_metric([str(at)], float(row.get(value, 0)))
-        yield family
-
-
 def _of_replicas(standing: list[ReplicaStanding]) -> Iterator[Metric]:
     """Yield how far this endpoint follows the shards, even while the store is down."""
     compared = "Time since this endpoint last compared its replica with the head of the journal."
     pages = "Pages in this endpoint's replica of the shard, including gone ones."
     loads = "Times that this endpoint loaded the shard from its checkpoint."
-    yield from _of_each("shard", [asdict(replica) for replica in standing], (
+    yield from of_each("shard", [asdict(replica) for replica in standing], (
         (Gauge, "opic_replica_lsn", "Last record of the shard's journal applied by this endpoint.", "lsn"),
         (Gauge, "opic_replica_age_seconds", compared, "age_seconds"),
         (Gauge, "opic_replica_pages", pages, "pages"),
         (Count, "opic_replica_loads", loads, "loads"),
     ))  # fmt: skip
-
-
-def _of_servers(servers: list[Mapping[str, Any]]) -> Iterator[Metric]:
-    """Yield the metrics of the store's servers, labelled by index, because an address may be arbitrary."""
-    yield Gauge("opic_store_servers", "Primary servers of the store.", len(servers))
-    file = "Size of the server's append-only file; 0 if it has none."
-    used = [{**info, "cpu": float(info["used_cpu_sys"]) + float(info["used_cpu_user"])} for info in servers]
-    yield from _of_each("server", used, (
-        (Gauge, "opic_store_memory_bytes", "Memory used by a server of the store.", "used_memory"),
-        (Gauge, "opic_store_memory_limit_bytes", "maxmemory of the server; 0 means no limit.", "maxmemory"),
-        (Gauge, "opic_store_file_bytes", file, "aof_current_size"),
-        (Gauge, "opic_store_replicas", "Replicas connected to the server.", "connected_slaves"),
-        (Count, "opic_store_commands", "Commands processed by the server.", "total_commands_processed"),
-        (Count, "opic_store_cpu_seconds", "CPU time used by the server.", "cpu"),
-    ))  # fmt: skip
-
-
-def _servers(client: Any) -> list[Mapping[str, Any]]:
-    with store_errors():
-        return [server.info() for server in sorted(primaries(client), key=_address)]
-
-
-def _address(client: Any) -> str:
-    options = client.connection_pool.connection_kwargs
-    return f"{options.get('host', options.get('path'))}:{options.get('port')}"

@@ -17,6 +17,7 @@ from opic.api.problems import Json
 from opic.api.request_bodies import read_asked, read_json
 from opic.api.validation import checked
 from opic.service.positions import MARK
+from opic.service.tokens import Role
 
 Answer = Struct | Mapping[str, object] | Response
 Call = Callable[..., Awaitable[Response]] | Callable[..., Answer]
@@ -26,10 +27,19 @@ WITH_BODY: Final = ("POST", "PUT", "PATCH")
 
 
 class Route(NamedTuple):
-    """A path, and the handler that answers requests by one method there."""
+    """A path, the handler that answers requests by one method there, and the role that they want; None for none."""
 
     path: str
     handler: Handler
+    role: Role | None
+
+
+class Found(NamedTuple):
+    """The routes of a path by method, its parameters, and whether none of the routes wants a role."""
+
+    by_method: Mapping[str, Route]
+    parameters: dict[str, str]
+    is_open: bool
 
 
 class Routes:
@@ -44,27 +54,30 @@ class Routes:
         """
         self._fixed: dict[str, dict[str, Route]] = {}
         self._under: dict[str, tuple[str, dict[str, Route]]] = {}  # By what is before the parameter; with its name.
+        self._open = set[str]()  # The paths whose calls want no role: probes, and pages without data.
         self._body_bytes_max, self._show = body_bytes_max, show
 
-    def add(self, method: str, path: str, call: Call) -> None:
-        """Add a call; its last part may be a parameter in braces."""
+    def add(self, method: str, path: str, call: Call, role: Role | None) -> None:
+        """Add a call; the last part of its path may be a parameter in braces."""
         before, _, last = path.rpartition("/")
         if last.startswith("{"):
             _, by_method = self._under.setdefault(before, (last[1:-1], {}))
         else:
             by_method = self._fixed.setdefault(path, {})
         show = self._show if path.startswith("/v1/") else None
-        by_method[method] = Route(path, handler_of(method, call, self._body_bytes_max, show))
+        by_method[method] = Route(path, handler_of(method, call, self._body_bytes_max, show), role)
+        if role is None:
+            self._open.add(path)
 
-    def find(self, path: str) -> tuple[Mapping[str, Route], dict[str, str]] | None:
-        """Return the routes of a path by method, and its parameters; None for an unknown path."""
+    def find(self, path: str) -> Found | None:
+        """Return what there is at a path; None for an unknown one."""
         if (fixed := self._fixed.get(path)) is not None:
-            return fixed, {}
+            return Found(fixed, {}, path in self._open)
         before, _, last = path.rpartition("/")
         if not last or before not in self._under:
             return None
         name, by_method = self._under[before]
-        return by_method, {name: last}
+        return Found(by_method, {name: last}, is_open=False)
 
 
 def asked_of(call: Call) -> type[Struct] | None:

@@ -17,6 +17,7 @@ from opic.api.calls import Service
 from opic.api.metrics import Metrics
 from opic.background import repeated
 from opic.errors import CrawlMoved, StoreError
+from opic.service.tokens import Tokens
 from opic.store.shard import check_known
 
 log = logging.getLogger("opic.api")
@@ -37,10 +38,10 @@ class MovableService(Service, Protocol):
 class Succession:
     """An ASGI application that answers by the application of the present crawl."""
 
-    def __init__(self, service: MovableService, *, allow_open: bool, metrics: Metrics) -> None:
+    def __init__(self, service: MovableService, *, allow_open: bool, metrics: Metrics, tokens: Tokens) -> None:
         """Answer for an open service; the arguments are those of `create_app`."""
         self._service, self._metrics, self._holds = service, metrics, False
-        self._make = partial(create_app, service, allow_open=allow_open, metrics=metrics)
+        self._make = partial(create_app, service, allow_open=allow_open, metrics=metrics, tokens=tokens)
         self.current = self._make()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

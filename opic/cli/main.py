@@ -24,6 +24,7 @@ from opic.cli.replay import replay
 from opic.cli.sample import sample, topic_model
 from opic.cli.seed import seed
 from opic.cli.serve import doctor, serve, worker
+from opic.cli.tokens import tokens_app
 from opic.errors import OpicError
 
 WRONG_USAGE: Final = 2
@@ -73,6 +74,7 @@ for command in (store.stats, store.series, store.audit, results.verify, doctor, 
 app.command()(results.load_importance)
 for command in (store.backup, store.restore, migrate, store.begin_anew, store.crawls):
     app.command()(command)
+app.add_typer(tokens_app, name="tokens")
 app.add_typer(topics_app, name="topics")
 app.command()(publish)
 app.add_typer(letters_app, name="dead-letters")

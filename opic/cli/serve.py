@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from opic.api.metrics import Metrics
     from opic.service.service import EmbeddedService
     from opic.service.standing import StandingService
+    from opic.service.tokens import Tokens
     from opic.settings import Settings
 
 STARTING: Final = "opic serve: starting"
@@ -38,14 +39,16 @@ class UrlFrontierOptions:
     ] = False
 
     @contextmanager
-    def answered(self, service: "EmbeddedService | StandingService", metrics: "Metrics") -> Iterator[None]:
+    def answered(
+        self, service: "EmbeddedService | StandingService", metrics: "Metrics", tokens: "Tokens"
+    ) -> Iterator[None]:
         """Answer the calls, if they are wanted, and print where."""
         if self.urlfrontier is None:
             yield
             return
         from opic.urlfrontier.server import serving
 
-        with serving(service, self.urlfrontier, metrics, allow_delete=self.urlfrontier_allow_delete) as address:
+        with serving(service, self.urlfrontier, metrics, tokens, allow_delete=self.urlfrontier_allow_delete) as address:
             print(f"opic answers URLFrontier's calls at {address}", flush=True)
             yield
 
@@ -82,17 +85,19 @@ def serve(
     from opic.memory import keep_some_memory
     from opic.service.service import EmbeddedService
     from opic.service.standing import StandingService
+    from opic.service.tokens import Tokens
 
     keep_some_memory()
+    tokens = Tokens(settings)
     opened = EmbeddedService(settings) if settings.embedded else StandingService(settings)
-    listener = bind(settings.host, settings.port, token_set=settings.api_token is not None, allow_open=allow_open)
+    listener = bind(settings.host, settings.port, token_set=tokens.required, allow_open=allow_open)
     url, limits = url_of(listener), ConnectionLimits(connections=settings.max_connections)
     log.info("opening the store (%s)", f"embedded in {settings.data_dir()}" if settings.embedded else "a server")
     with listener, ending_in_order(), opened as service:
-        metrics = Metrics(service.backend)
-        application = Succession(service, allow_open=allow_open, metrics=metrics)
+        metrics = Metrics(service.backend, tokens)
+        application = Succession(service, allow_open=allow_open, metrics=metrics, tokens=tokens)
         announced = service.announced(url, application.current.instance)
-        with frontier.answered(service, metrics), announced, application.watched():
+        with frontier.answered(service, metrics, tokens), announced, application.watched(), tokens.watched():
             print(f"opic answers at {url}, its manual is at {url}/docs; Ctrl-C stops it", flush=True)
             serve_app(application, sockets=[listener], limits=limits)
     log.info("stopped")

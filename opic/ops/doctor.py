@@ -6,6 +6,7 @@ embedded store: if the embedded service is not running, its store is not checked
 
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import redis
 
-from opic.errors import KafkaUnavailable, OpicError, StoreLost, StoreMismatch, StoreUnavailable
+from opic.errors import KafkaUnavailable, OpicError, SettingsError, StoreLost, StoreMismatch, StoreUnavailable
 from opic.ingest.heartbeats import BEAT_SECONDS, events_waiting, plain_duration, workers_seen
 from opic.redaction import without_secret
 from opic.replica.stored_links import read_list
@@ -23,6 +24,7 @@ from opic.service.backend import Backend
 from opic.service.embedded import EmbeddedServer
 from opic.service.known_crawls import KnownCrawls
 from opic.service.moves import after_moves
+from opic.service.tokens import Tokens
 from opic.settings import Settings
 from opic.store import connect
 from opic.store.cluster import Cluster
@@ -44,6 +46,7 @@ JOURNAL_SHARE = 10  # maxmemory should be at least this multiple of the journals
 LAG_WARN = 10_000  # A few seconds of work.
 PROGRESS_SECONDS = 5.0  # A worker that applies events takes a step many times a second.
 POLL_SECONDS = 0.1
+TOKENS_SHOWN = 10
 
 Verdict = Literal["ok", "warn", "FAIL"]
 
@@ -66,7 +69,9 @@ def run_checks(load: Callable[[], Settings]) -> Iterator[Finding]:
         return
     given = ", ".join(f"OPIC_{name.upper()}" for name in sorted(settings.model_fields_set)) or "all have their defaults"
     yield Finding("settings", "ok", f"set: {given}" if settings.model_fields_set else given)
-    if settings.api_token is None and not settings.on_loopback:
+    if settings.tokens_file is not None:
+        yield _tokens(settings)
+    elif settings.api_token is None and not settings.on_loopback:
         advice = "set one, or `opic serve` needs --allow-open"
         yield Finding("token", "warn", f"OPIC_HOST is {settings.host} without OPIC_API_TOKEN: {advice}")
     log_answers = True
@@ -96,6 +101,24 @@ def run_checks(load: Callable[[], Settings]) -> Iterator[Finding]:
     except OpicError as error:
         away = isinstance(error, StoreUnavailable) and not settings.embedded
         yield Finding("store", "FAIL", f"{error}; is it running, and is OPIC_STORE right?" if away else str(error))
+
+
+def _tokens(settings: Settings) -> Finding:
+    """Check the file of tokens, which an endpoint refuses to start without."""
+    assert settings.tokens_file is not None
+    try:
+        tokens = Tokens(settings).tokens
+    except SettingsError as error:
+        return Finding("tokens", "FAIL", str(error))
+    if not (here := [token for token in tokens if token.is_for([settings.crawl])]):
+        advice = f"`opic tokens new NAME --role read --crawl {settings.crawl}` makes one"
+        return Finding("tokens", "warn", f"none in {settings.tokens_file} is for crawl {settings.crawl}: {advice}")
+    if settings.tokens_file.stat().st_mode & stat.S_IWOTH:
+        text = f"any user of this machine may write {settings.tokens_file}, and so give itself a token: chmod o-w"
+        return Finding("tokens", "warn", text)
+    told = "; ".join(f"{token.name}: {token.shown_roles()}" for token in here[:TOKENS_SHOWN])
+    more = f"; and {len(here) - TOKENS_SHOWN} more" if len(here) > TOKENS_SHOWN else ""
+    return Finding("tokens", "ok", f"{told}{more}")
 
 
 def _kafka(settings: Settings) -> Iterator[Finding]:

@@ -24,6 +24,7 @@ from servers import Server
 
 from opic.service.backend import Backend
 from opic.service.embedded import EmbeddedServer
+from opic.service.tokens import new_token
 from opic.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -584,6 +585,29 @@ def test_the_token_is_asked_for_sent_and_kept_for_the_tab_only(browser: Browser,
         watched.text("#token-why", "This service wants a token.")
         assert page.evaluate("sessionStorage.length") == 0
         assert page.inner_text("#known") == "–"
+
+
+def test_a_token_that_may_not_read_is_said_to_be_so(browser: Browser, tmp_path: Path) -> None:
+    made = {"feeder": new_token("feeder", ["crawl"], []), "elsewhere": new_token("elsewhere", ["read"], ["news"])}
+    reader, lines = new_token("reader", ["read"], ["default"])
+    (tmp_path / "tokens.toml").write_text(lines + "".join(more for _, more in made.values()))
+    with (
+        running(tmp_path / "data", tmp_path / "serve.log", tokens_file=tmp_path / "tokens.toml") as own,
+        watching(browser, own.url) as watched,
+    ):
+        page = watched.page
+        for name, why in (
+            ("feeder", "this call wants the role read, and the token feeder has crawl."),
+            ("elsewhere", "the token elsewhere is for news."),
+        ):
+            page.fill("#token", made[name][0])
+            page.press("#token", "Enter")
+            watched.text("#token-why", f"That token can’t be used on this page: {why}" if name == "feeder" else why)
+            expect(page.locator("#main")).to_be_hidden()
+        page.fill("#token", reader)
+        page.press("#token", "Enter")
+        watched.text("#state-text", "Live")
+        expect(page.locator("#main")).to_be_visible()
 
 
 def test_console_makes_no_calls_while_paused_or_hidden(watched: Watched) -> None:

@@ -17,6 +17,7 @@ from opic.ingest.worker import LogSource, work
 from opic.ingest.writer import Taken
 from opic.service.backend import Backend
 from opic.service.service import EmbeddedService
+from opic.service.tokens import Tokens
 from opic.settings import Settings
 
 STOP_SECONDS = 10.0
@@ -44,10 +45,11 @@ def serving_client(directory: Path, **settings: object) -> Iterator[Client]:
 
 
 @contextmanager
-def serving(service: Any, *, allow_open: bool = False, **limits: float) -> Iterator[str]:
+def serving(service: Any, *, allow_open: bool = False, tokens: Tokens | None = None, **limits: float) -> Iterator[str]:
     """Serve a service, or what looks like one, on a free port, with other limits on connections; lend the URL."""
     listener = bind("127.0.0.1", 0)
-    server = make_server(create_app(service, allow_open=allow_open), ConnectionLimits(**limits))  # type: ignore[arg-type]
+    app = create_app(service, allow_open=allow_open, tokens=tokens)
+    server = make_server(app, ConnectionLimits(**limits))  # type: ignore[arg-type]
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     try:

@@ -9,7 +9,8 @@ export const token = {
   forget: () => sessionStorage.removeItem(TOKEN),
 };
 
-// kind: "away": no answer, or not now; "token": none, or a wrong one; "missing": this service has no such call;
+// kind: "away": no answer, or not now; "token": none, a wrong one, or one that may not read here, as `message` says then;
+// "missing": this service has no such call;
 // "refused": the call was, and `message` says why.
 export class Trouble extends Error {
   constructor(kind, message, retrySeconds = 0) {
@@ -60,7 +61,8 @@ export async function ask(path, parameters = {}) {
   }
   const why = body?.detail ?? `It answered ${response.status}.`;
   const kind = body?.type ?? "";
-  if (response.status === 401) throw new Trouble("token", why);
+  if (response.status === 401) throw new Trouble("token", "");
+  if (kind === "urn:opic:problem:not-allowed") throw new Trouble("token", why);
   if (response.status === 405 || response.status === 501) throw new Trouble("missing", why);
   if (response.status === 404 && kind !== "urn:opic:problem:unknown-page") throw new Trouble("missing", why);
   if (response.status >= 400 && response.status < 500) throw new Trouble("refused", why);

@@ -231,7 +231,7 @@ async function refresh(panel) {
   } catch (error) {
     if (!(error instanceof Trouble)) throw error;
     panel.due = clock() + Math.max(panel.every, error.retrySeconds);
-    if (error.kind === "token") wantToken();
+    if (error.kind === "token") wantToken(error.message);
     else if (error.kind === "away" && panel === STATS) lost(error);
     else {
       if (error.kind === "missing") panel.due = clock() + MISSING_SECONDS;
@@ -268,14 +268,15 @@ function back() {
   for (const panel of PANELS) if (panel.due !== Infinity) panel.due = 0;
 }
 
-function wantToken() {
+// Asks for a token; `why` says what the given one lacks, and is empty where it was none of this service.
+function wantToken(why) {
   byId("forget").hidden = true;
   if (!tokenWanted) {
     tokenWanted = true;
     const wrong = token.get() !== null;
     token.forget();
     byId("token-form").hidden = false;
-    setText(byId("token-why"), wrong ? "The service did not take that token." : "This service wants a token.");
+    setText(byId("token-why"), wrong ? (why ? `That token can’t be used on this page: ${plain(why)}.` : "The service did not take that token.") : "This service wants a token.");
     if (wrong || document.activeElement === document.body) byId("token").focus();
   }
 }
@@ -415,7 +416,7 @@ async function showFound(url, { scroll = true } = {}) {
     byId("page-found").hidden = true;
     setText(said, plain(error.message));
     if (error.kind === "away") STATS.due = 0;
-    if (error.kind === "token") wantToken();
+    if (error.kind === "token") wantToken(error.message);
   }
   tell();
 }
@@ -473,7 +474,7 @@ async function find(text, after = null) {
     byId("matches").hidden = true;
     setText(byId("page-said"), plain(error.message));
     if (error.kind === "away") STATS.due = 0;
-    if (error.kind === "token") wantToken();
+    if (error.kind === "token") wantToken(error.message);
   }
   tell();
 }
@@ -537,7 +538,7 @@ async function showInflow(domain) {
     byId("inflow").hidden = true;
     setText(said, plain(error.message));
     if (error.kind === "away") STATS.due = 0;
-    if (error.kind === "token") wantToken();
+    if (error.kind === "token") wantToken(error.message);
   }
 }
 

@@ -15,7 +15,7 @@ import curls
 import pytest
 from command_line import run_here
 from ports import free_port
-from processes import Service, environment, running, without_source
+from processes import Service, environment, running, wait_until, without_source
 from typer.testing import CliRunner
 
 from opic.cli.main import app
@@ -110,7 +110,9 @@ def settled_alike(text: str) -> dict[str, Any]:
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service with settings that the commands of this test are not told."""
     folder = tmp_path_factory.mktemp("beside")
+    (folder / "tokens.toml").touch()
     settings = {"lease_seconds": LEASE_SECONDS, "host_delay_seconds": 0, "max_n": 50, "api_token": TOKEN}
+    settings["tokens_file"] = folder / "tokens.toml"
     with running(folder / "data", folder / "serve.log", **settings) as started:
         yield started
 
@@ -152,6 +154,26 @@ def test_seeds_come_from_arguments_a_file_and_standard_input(service: Service, t
     )  # fmt: skip
     assert done.stdout == "known\t1\nnew\t1\n"
     assert "name URLs, or a file" in said("seed", "--data", service.data)
+
+
+def test_new_token_is_appended_to_the_file_and_taken_by_the_running_service(service: Service) -> None:
+    done = opic("tokens", "new", "reader", "--role", "read", "--crawl", "default")
+    token = done.stderr.rpartition(" ")[2].strip()
+    assert re.fullmatch(r"opic_[\w-]{43}", token)
+    assert token not in done.stdout
+    with (service.data.parent / "tokens.toml").open("a") as file:
+        file.write(done.stdout)
+
+    def taken() -> bool:
+        return opic("stats", "--service", service.url, OPIC_API_TOKEN=token).returncode == 0
+
+    wait_until(taken)
+    words = ("seed", "http://refused.example/", "--service", service.url)
+    assert "this call wants the role publish, and the token reader has read" in said(*words, OPIC_API_TOKEN=token)
+    assert token not in service.said()
+    answer = printed("tokens", "new", "more", "--role", "publish", "--role", "read")
+    assert str(answer["lines"]).endswith('roles = ["publish", "read"]\n')
+    assert "roles are one or more of publish, crawl, read, admin" in said("tokens", "new", "more", "--role", "write")
 
 
 def test_bad_seeds_are_listed_with_their_lines_and_the_others_accepted(service: Service, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from opic.replica.stored_links import read_list
 from opic.service.backend import Backend
 from opic.service.service import EmbeddedService
 from opic.service.standing import StandingService
+from opic.service.tokens import new_token
 from opic.settings import Settings
 from opic.store import Shard
 
@@ -241,3 +242,22 @@ def test_crawls_of_one_store_do_not_see_each_other(tmp_path: Path) -> None:
         assert {p["url"] for p in curls.get(f"{url}/v1/top").json()["pages"]} == seen["b"]
         # The key is another crawl's.
         assert curls.post(f"{url}/v1/events", json={"url": "http://b.example/"}, headers=key).status_code == 202
+
+
+def test_file_of_tokens_is_checked(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.toml"
+    made = [new_token("reader", ["read"], []), new_token("crawler-7", ["crawl", "read"], ["default", "news"])]
+    path.write_text("".join(lines for _, lines in made))
+    path.chmod(0o640)
+    found = verdicts(data=tmp_path / "d", tokens_file=path, host="0.0.0.0")
+    assert found["tokens"] == ("ok", "reader: read; crawler-7: crawl, read")
+    assert "token" not in found  # One is wanted of other machines, as with OPIC_API_TOKEN.
+    assert "OPIC_TOKENS_FILE" in found["settings"][1]
+    path.chmod(0o666)
+    assert verdicts(data=tmp_path / "d", tokens_file=path)["tokens"][0] == "warn"
+    path.write_text(made[1][1])
+    verdict, said = verdicts(data=tmp_path / "d", tokens_file=path, crawl="shop")["tokens"]
+    assert (verdict, "is for crawl shop" in said) == ("warn", True)
+    path.write_text("[tokens.reader]\nroles = ['read']\n")
+    verdict, said = verdicts(data=tmp_path / "d", tokens_file=path)["tokens"]
+    assert (verdict, "sha256" in said) == ("FAIL", True)
