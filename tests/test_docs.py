@@ -31,10 +31,14 @@ from repository import ROOT, relative, repository_files
 from test_deploy import SETTINGS
 from typer.main import get_command
 
+from opic.api.app import table_of
+from opic.api.calls import Calls
+from opic.api.definitions import Definitions
 from opic.cli.main import app
 from opic.client import AsyncClient, Client
 from opic.scrapy.options import CrawlOptions
 from opic.settings import Settings
+from opic.urlfrontier.server import ROLE_OF
 from opic.urls.traps import Traps
 
 README = ROOT / "README.md"
@@ -177,7 +181,7 @@ def test_page_of_commands_lists_those_that_ask_no_service() -> None:
     groups = {name: [one, *getattr(one, "commands", {}).values()] for name, one in commands.items()}
     asking = {name for name, group in groups.items() if any(p.name == "service" for one in group for p in one.params)}
     alone = commands.keys() - asking
-    assert set(re.findall(r"`([\w-]+)`", listed[1])) == alone - {"topic-model"}  # Which reads files alone.
+    assert set(re.findall(r"`([\w-]+)`", listed[1])) == alone - {"topic-model", "tokens"}  # Which need neither.
 
 
 def test_page_of_traps_has_every_threshold_with_its_default() -> None:
@@ -209,6 +213,22 @@ def test_http_page_names_every_call_and_no_other() -> None:
     for page in PAGES:
         named = set(re.findall(r"(?<![\w.])(?:http://127.0.0.1:8080)?(/v1/[a-z-]+)", page.read_text()))
         assert named <= begin, relative(page)
+
+
+def test_table_of_roles_names_every_call_with_its_own() -> None:
+    text = (ROOT / "docs/guide/http.md").read_text()
+    rows = re.findall(r"^\| `(publish|crawl|read|admin)` \| .+ \| (.+) \|$", text, re.MULTILINE)
+    told = {call: role for role, calls in rows for call in re.findall(r"`([A-Z]+ /[^`]+)`", calls)}
+    table: Any = table_of(Calls, Definitions, None)  # type: ignore[arg-type]
+    wanted = {f"{one.method} {one.path}": one.role for one in table if one.role is not None}
+    assert {role for call, role in wanted.items() if call.startswith("GET ")} == {"read"}  # "each `GET`"
+    assert told == {call: role for call, role in wanted.items() if not call.startswith("GET ")}
+
+
+def test_table_of_roles_names_every_call_of_urlfrontier() -> None:
+    text = (ROOT / "docs/guide/urlfrontier.md").read_text()
+    rows = re.findall(r"^\| `(publish|crawl|read|admin)` \| ([\w, ]+) \|$", text, re.MULTILINE)
+    assert {call: role for role, calls in rows for call in calls.split(", ")} == ROLE_OF
 
 
 # Python.

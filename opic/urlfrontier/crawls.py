@@ -4,9 +4,12 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from functools import partial
 from itertools import groupby, islice
 from typing import Final
+
+import grpc
 
 from opic.api.coalescing import Coalescer
 from opic.errors import BadInput
@@ -19,6 +22,7 @@ from opic.model.ledger_page import LedgerPage
 from opic.model.page_notes import unpack_meta
 from opic.service.backend import Backend
 from opic.service.forgetting import PageSelection, forget, forget_pages
+from opic.service.tokens import Token
 from opic.store.keys import CRAWL_NAME
 from opic.urlfrontier import items
 from opic.urlfrontier import urlfrontier_pb2 as pb
@@ -38,6 +42,16 @@ MOVE_SECONDS: Final = 10.0  # How long a call waits for the crawl that takes the
 MOVE_LOOK_SECONDS: Final = 0.02
 CLOSE_SECONDS: Final = 15.0  # After which no call is answered from the former crawl any more.
 PORT: Final = re.compile(r":\d*$")
+
+caller: Final = ContextVar[Token | None]("caller", default=None)  # Whose call this is; None where none is required.
+
+
+class CallRefused(Exception):
+    """Ends a call with a status of gRPC."""
+
+    def __init__(self, status: grpc.StatusCode, why: str) -> None:
+        super().__init__(why)
+        self.status = status
 
 
 class UrlFrontierCrawl:
@@ -271,9 +285,11 @@ class Crawls:
 
         Raises:
             BadInput: there is no such crawl, or there may be no more.
+            CallRefused: the caller's token is for other crawls.
             StoreError: it can't be opened.
         """
         name = self._first if name in DEFAULT_NAMES else name
+        self.check_caller(name)
         if name == self._first:
             return await self._of_present()
         if name not in self._open:
@@ -306,9 +322,21 @@ class Crawls:
         return self._other(name)
 
     def names(self) -> list[str]:
-        """Return the names of all crawls, OPIC_CRAWL first. Blocks."""
+        """Return the names of the crawls that the caller's token is for, OPIC_CRAWL first. Blocks."""
         others = {*self._open, *(self._others() if self._other else ())} - {self._first}
-        return [self._first, *sorted(others)]
+        token = caller.get()
+        return [name for name in (self._first, *sorted(others)) if token is None or token.is_for([name])]
+
+    def check_caller(self, name: str = "") -> None:
+        """Check that the caller's token is for a crawl, by default for OPIC_CRAWL.
+
+        Raises:
+            CallRefused: it is not.
+        """
+        token, name = caller.get(), name or self._first
+        if token is not None and not token.is_for([name]):
+            why = f"the token {token.name} is for {', '.join(sorted(token.crawls or ()))}, not for crawl {shown(name)}"
+            raise CallRefused(grpc.StatusCode.PERMISSION_DENIED, why)
 
     def close(self) -> None:
         """Stop the threads."""

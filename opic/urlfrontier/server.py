@@ -1,7 +1,6 @@
 """The gRPC server of URLFrontier's interface, in a thread with an event loop of its own."""
 
 import asyncio
-import hmac
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -19,8 +18,8 @@ try:
     from grpc_health.v1 import health, health_pb2, health_pb2_grpc
     from grpc_reflection.v1alpha import reflection
 
-    from opic.urlfrontier.crawls import Crawls
-    from opic.urlfrontier.service import CallRefused, UrlFrontier
+    from opic.urlfrontier.crawls import CallRefused, Crawls, caller
+    from opic.urlfrontier.service import UrlFrontier
     from opic.urlfrontier.urlfrontier_pb2 import DESCRIPTOR
 except ModuleNotFoundError as error:
     raise MissingExtra(f"what --urlfrontier needs, such as {error.name},", "urlfrontier") from None
@@ -28,6 +27,7 @@ except ModuleNotFoundError as error:
 from opic.api.metrics import Metrics
 from opic.service.service import EmbeddedService
 from opic.service.standing import StandingService
+from opic.service.tokens import Role, Token, Tokens
 
 log = logging.getLogger("opic.urlfrontier")
 
@@ -37,6 +37,27 @@ KINDS: Final[dict[tuple[bool, bool], Any]] = {  # By whether requests and answer
     (False, True): grpc.unary_stream_rpc_method_handler,
     (True, True): grpc.stream_stream_rpc_method_handler,
 }
+ROLE_OF: Final[dict[str, Role]] = {  # By the name of a call: what a token must have to make it.
+    "PutURLs": "publish",
+    "PutDiscovered": "publish",
+    "GetURLs": "crawl",
+    "SetDelay": "crawl",  # As a crawler may tell the crawl-delay of a host with POST /v1/next,
+    "BlockQueueUntil": "crawl",  # and a pause that a host asks for with the event of a fetch.
+    "ListNodes": "read",
+    "ListCrawls": "read",
+    "ListQueues": "read",
+    "ListURLs": "read",
+    "CountURLs": "read",
+    "GetStats": "read",
+    "GetURLStatus": "read",
+    "GetActive": "read",
+    "SetActive": "admin",
+    "SetCrawlLimit": "admin",
+    "SetLogLevel": "admin",
+    "DeleteQueue": "admin",
+    "DeleteCrawl": "admin",
+    "PurgeURLs": "admin",
+}
 MESSAGE_BYTES_MAX: Final = 4 << 20
 START_SECONDS: Final = 30.0
 GRACE_SECONDS: Final = 5.0
@@ -44,7 +65,12 @@ GRACE_SECONDS: Final = 5.0
 
 @contextmanager
 def serving(
-    service: "EmbeddedService | StandingService", port: int, metrics: Metrics, *, allow_delete: bool = False
+    service: "EmbeddedService | StandingService",
+    port: int,
+    metrics: Metrics,
+    tokens: Tokens | None = None,
+    *,
+    allow_delete: bool = False,
 ) -> Iterator[str]:
     """Answer URLFrontier's calls on a port of OPIC_HOST; lend the address.
 
@@ -52,20 +78,21 @@ def serving(
         service: the open service.
         port: the port, 0 for any free one.
         metrics: counts items and the pages handed out.
+        tokens: those of the process; by default what the settings say now.
         allow_delete: whether clients may forget all pages of the crawl.
 
     Raises:
         SettingsError: the port can't be had, the interface would be open to other machines without a token, or the
             service can't have several crawls.
     """
-    host, token = service.settings.host, service.settings.api_token
-    if token is None and not service.settings.on_loopback:
+    host, tokens = service.settings.host, tokens or Tokens(service.settings)
+    if not tokens.required and not service.settings.on_loopback:
         raise SettingsError(f"--urlfrontier on {host} is open to other machines: set OPIC_API_TOKEN, or OPIC_HOST")
     crawls, started, loop, end = _crawls_of(service), Future[str](), asyncio.new_event_loop(), asyncio.Event()
 
     async def run() -> None:
         server = grpc.aio.server(
-            interceptors=[] if token is None else [_Token(token.get_secret_value())],
+            interceptors=[_Guard(tokens)] if tokens.required else [],
             options=[("grpc.max_receive_message_length", MESSAGE_BYTES_MAX), ("grpc.so_reuseport", 0)],
         )
         bound = server.add_insecure_port(f"{f'[{host}]' if ':' in host else host}:{port}")
@@ -196,26 +223,45 @@ def _translated(call: Callable[[Any], Any], checked: Callable[[Any], Any]) -> Ca
     return many if isasyncgenfunction(call) else one
 
 
-class _Token(grpc.aio.ServerInterceptor):
-    """Refuses calls without the token, but those of the health service."""
+class _Guard(grpc.aio.ServerInterceptor):
+    """Refuses calls without a token that fits, but those of the health service.
 
-    def __init__(self, token: str) -> None:
-        self._wanted = f"Bearer {token}".encode()
+    Which crawls the token is for is checked where a call names one: `opic.urlfrontier.crawls`.
+    """
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
 
     async def intercept_service(self, continuation: Any, call: Any) -> Any:
-        given = dict(call.invocation_metadata).get("authorization", "")
-        if call.method.startswith(f"/{health.SERVICE_NAME}/") or hmac.compare_digest(str(given).encode(), self._wanted):
-            return await continuation(call)
         handler = await continuation(call)
+        if call.method.startswith(f"/{health.SERVICE_NAME}/"):
+            return handler
+        token = self._holder(call)
+        if token is None:
+            why = f"send a token of {self._tokens.settings_named} as the metadata authorization: Bearer TOKEN"
+            return _refusing(handler, grpc.StatusCode.UNAUTHENTICATED, why)
+        caller.set(token)
+        role = ROLE_OF.get(call.method.removeprefix(f"/{INTERFACE.full_name}/"))  # None: of reflection, or unknown.
+        if role is not None and (lacks := token.lacks(role)) is not None:
+            return _refusing(handler, grpc.StatusCode.PERMISSION_DENIED, lacks)
+        return handler
 
-        async def refuse(_: Any, context: Any) -> None:
-            why = "send the token of OPIC_API_TOKEN as the metadata authorization: Bearer TOKEN"
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, why)
+    def _holder(self, call: Any) -> Token | None:
+        given = str(dict(call.invocation_metadata).get("authorization", ""))
+        scheme, _, token = given.partition(" ")
+        return self._tokens.holder(token.strip(" ").encode()) if scheme.lower() == "bearer" else None
 
-        async def refuse_stream(_: Any, context: Any) -> Any:
-            await refuse(_, context)
-            yield  # pragma: no cover - makes this a generator
 
-        if handler is None or not handler.response_streaming:
-            return grpc.unary_unary_rpc_method_handler(refuse)
-        return KINDS[handler.request_streaming, True](refuse_stream)
+def _refusing(handler: Any, status: grpc.StatusCode, why: str) -> Any:
+    """Return a handler that refuses the calls of another one."""
+
+    async def refuse(_: Any, context: Any) -> None:
+        await context.abort(status, why)
+
+    async def refuse_stream(_: Any, context: Any) -> Any:
+        await refuse(_, context)
+        yield  # pragma: no cover - makes this a generator
+
+    if handler is None or not handler.response_streaming:
+        return grpc.unary_unary_rpc_method_handler(refuse)
+    return KINDS[handler.request_streaming, True](refuse_stream)

@@ -11,7 +11,7 @@ import grpc
 from opic.api.metrics import Metrics
 from opic.errors import BadInput, OpicError
 from opic.urlfrontier import urlfrontier_pb2 as pb
-from opic.urlfrontier.crawls import DAY_SECONDS, Crawls, UrlFrontierCrawl
+from opic.urlfrontier.crawls import DAY_SECONDS, CallRefused, Crawls, UrlFrontierCrawl
 from opic.urlfrontier.items import NEVER, info_of
 from opic.urlfrontier.queues import queues
 
@@ -24,14 +24,6 @@ LEVELS: Final = {0: logging.DEBUG, 1: logging.DEBUG, 2: logging.INFO, 3: logging
 Message = TypeVar("Message")
 Ack = TypeVar("Ack")
 Status = pb.AckMessage.Status
-
-
-class CallRefused(Exception):
-    """Ends a call with a status of gRPC."""
-
-    def __init__(self, status: grpc.StatusCode, why: str) -> None:
-        super().__init__(why)
-        self.status = status
 
 
 class UrlFrontier:
@@ -97,7 +89,8 @@ class UrlFrontier:
         if asked.WhichOneof("item") == "anyCrawlID":
             names = await asyncio.to_thread(self._crawls.names)
             self._turn += 1
-            names = names[self._turn % len(names) :] + names[: self._turn % len(names)]
+            at = self._turn % max(len(names), 1)
+            names = names[at:] + names[:at]
         part = pb.GetParams()
         part.CopyFrom(asked)
         for name in names if self._active else ():
@@ -210,6 +203,7 @@ class UrlFrontier:
 
     async def SetActive(self, asked: pb.Active) -> pb.Empty:
         """Let this node hand out pages, or not."""
+        self._crawls.check_caller()
         self._active = asked.state
         return pb.Empty()
 
@@ -243,6 +237,7 @@ class UrlFrontier:
 
     async def SetLogLevel(self, asked: pb.LogLevelParams) -> pb.Empty:
         """Set the level of one of this program's loggers, such as opic.frontier."""
+        self._crawls.check_caller()
         name = asked.package or "opic"
         if name not in logging.root.manager.loggerDict:  # To ask for one makes it, for ever.
             raise CallRefused(grpc.StatusCode.NOT_FOUND, "no logger of this program has this name")
