@@ -57,6 +57,7 @@ def test_chart_makes_the_manifests_by_default() -> None:
         ["store.enabled=false", "kafka.strimzi=false", "worker.replicas=3"],
         ["worker.keda=true", "shards=16", "kafka.partitions=8"],
         ["image.repository=registry.example/opic", "image.pullPolicy=Always", "imagePullSecrets[0].name=registry"],
+        ["endpoint.tokens=opic-tokens"],
         ["settings.OPIC_CRAWL=news", "settings.OPIC_HOST_DELAY_SECONDS=2", "store.storageClassName=fast"],
     ],
 )
@@ -67,6 +68,10 @@ def test_manifests_of_other_values_are_valid(given: list[str]) -> None:
             kubernetes_validate.validate(one, VERSION, strict=True)
     worker = found["Deployment/opic-worker"]["spec"]
     scaled = found.get("ScaledObject/opic-worker")
+    endpoint = found["Deployment/opic-endpoint"]["spec"]["template"]["spec"]
+    mounted = {mount["name"]: mount["mountPath"] for mount in endpoint["containers"][0]["volumeMounts"]}
+    told = {one["name"]: one["value"] for one in endpoint["containers"][0].get("env", ())}
+    assert told == ({"OPIC_TOKENS_FILE": f"{mounted['tokens']}/tokens.toml"} if "endpoint.tokens" in given[0] else {})
     # A manifest that is applied again must not undo what KEDA set.
     assert worker.get("replicas") == (None if scaled else 3 if "worker.replicas=3" in given else 2)
     assert ("StatefulSet/opic-store" in found) is ("store.enabled=false" not in given)

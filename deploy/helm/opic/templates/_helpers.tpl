@@ -18,7 +18,6 @@ securityContext:
   runAsUser: 10001
   runAsGroup: 10001
   seccompProfile: {type: RuntimeDefault}
-volumes: [{name: tmp, emptyDir: {}}]
 {{- end }}
 
 {{- define "opic.container" -}}
@@ -30,7 +29,6 @@ envFrom:
   - configMapRef: {name: opic}
   - secretRef: {name: {{ .Values.secret }}}
 securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
-volumeMounts: [{name: tmp, mountPath: /tmp}]
 {{- end }}
 
 {{/* Alive, not ready: a store or Kafka that does not answer must not get processes killed. */}}
