@@ -16,13 +16,11 @@ class TokenCollector(Collector):
         self._tokens = tokens
 
     def describe(self) -> Iterator[Metric]:
-        """Return nothing: what there is depends on the settings."""
+        """Return nothing, as of metrics that are read at each scrape."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics; none where OPIC_TOKENS_FILE is not set."""
-        if self._tokens.path is None:
-            return
+        """Yield the metrics."""
         yield Gauge("opic_tokens", "Tokens that this endpoint takes, with OPIC_API_TOKEN.", len(self._tokens.tokens))
-        about = "1 if OPIC_TOKENS_FILE was read; 0 if not, and the tokens are those of before."
+        about = "0 if OPIC_TOKENS_FILE could not be read, and the tokens are those of before; else 1."
         yield Gauge("opic_tokens_file_ok", about, int(not self._tokens.problem))
