@@ -35,9 +35,9 @@ class Route(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The routes of a path by method, its parameters, and whether none of the routes wants a role."""
+    """The routes of a path by method, its parameters, and whether anybody may make its calls."""
 
-    by_method: Mapping[str, Route]
+    by_method: dict[str, Route]
     parameters: dict[str, str]
     is_open: bool
 
@@ -52,9 +52,8 @@ class Routes:
             body_bytes_max: the maximum size of a body.
             show: waits until answers show the write that ended at a position.
         """
-        self._fixed: dict[str, dict[str, Route]] = {}
+        self._fixed: dict[str, Found] = {}
         self._under: dict[str, tuple[str, dict[str, Route]]] = {}  # By what is before the parameter; with its name.
-        self._open = set[str]()  # The paths whose calls want no role: probes, and pages without data.
         self._body_bytes_max, self._show = body_bytes_max, show
 
     def add(self, method: str, path: str, call: Call, role: Role | None) -> None:
@@ -63,16 +62,14 @@ class Routes:
         if last.startswith("{"):
             _, by_method = self._under.setdefault(before, (last[1:-1], {}))
         else:
-            by_method = self._fixed.setdefault(path, {})
+            by_method = self._fixed.setdefault(path, Found({}, {}, is_open=role is None)).by_method
         show = self._show if path.startswith("/v1/") else None
         by_method[method] = Route(path, handler_of(method, call, self._body_bytes_max, show), role)
-        if role is None:
-            self._open.add(path)
 
     def find(self, path: str) -> Found | None:
         """Return what there is at a path; None for an unknown one."""
         if (fixed := self._fixed.get(path)) is not None:
-            return Found(fixed, {}, path in self._open)
+            return fixed
         before, _, last = path.rpartition("/")
         if not last or before not in self._under:
             return None

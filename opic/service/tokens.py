@@ -180,16 +180,12 @@ class Tokens:
         self.settings_named = " and ".join(
             [*([OWN_NAME] if own is not None else []), *(["OPIC_TOKENS_FILE"] if self.path is not None else [])]
         )
+        self.required = bool(self.settings_named)  # Whether calls need a token.
         self._by_digest = {token.digest: token for token in self._own}
         self._text = self._seen = b""  # What was taken, and what was there at the last look.
         self.problem = ""  # Why that was not taken.
         if self.path is not None:
             self._take(read_tokens(self.path))
-
-    @property
-    def required(self) -> bool:
-        """Whether calls need a token."""
-        return bool(self.settings_named)
 
     @property
     def tokens(self) -> Collection[Token]:
