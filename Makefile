@@ -85,7 +85,7 @@ lock: $(BIN)/uv ## renew the locks from pyproject.toml (UPGRADE=1: move to the n
 	@# The image gets what the service and the estimator run, in the same versions.
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	    --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock" \
-	    --constraint $(LOCK) --extra kafka --extra graph --extra urlfrontier --output-file deploy/$(LOCK) pyproject.toml > /dev/null
+	    --constraint $(LOCK) --extra kafka --extra graph --extra urlfrontier --extra otel --output-file deploy/$(LOCK) pyproject.toml > /dev/null
 	@# What builds the image's wheel, in a stage of its own.
 	$(BIN)/python -c 'import tomllib; \
 	  print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \

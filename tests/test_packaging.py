@@ -24,12 +24,14 @@ EXTRAS = PROJECT["optional-dependencies"]
 # Packages that a listed one always brings, and that our modules import too.
 ALONG = {
     "anyio": "starlette",
+    "googleapis-common-protos": "protobuf",  # Both have modules below google.
     "pydantic": "pydantic-settings",
     "pydantic-core": "pydantic-settings",
     "twisted": "scrapy",
     "w3lib": "scrapy",
 }
 KAFKA = "opic/ingest/kafka/"
+TRACES = "opic/ingest/traces.py"
 GRAPH = ("opic/graph/", "opic/local/", "opic/sampling/")
 SAMPLING = "opic/sampling/"
 PICTURES = "opic/cli/pictures.py"
@@ -98,6 +100,8 @@ def test_module_imports_only_packages_that_its_extra_names(path: Path) -> None:
         allowed |= named(EXTRAS["server"])
     if relative(path).startswith(KAFKA):
         allowed |= named(EXTRAS["kafka"])
+    if relative(path) == TRACES:
+        allowed |= {*named(EXTRAS["otel"]), "opentelemetry-api"}
     if relative(path).startswith(GRAPH):
         allowed |= named(EXTRAS["graph"])
     if relative(path).startswith(SAMPLING):

@@ -27,12 +27,13 @@ from opic.errors import BadEvent, BadInput
 from opic.frontier import PagesRequest
 from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS
 from opic.ingest.event_log import KeyedCall, Positions
+from opic.ingest.traces import called_by
 from opic.messages import sentences
 from opic.messages.frontier import NextPages
 from opic.messages.local import RankedDomain
 from opic.messages.terms import POSITION_HEADER
 from opic.model.cash import MILLION
-from opic.model.events import EventLimits, page_of, shown_canonical
+from opic.model.events import TRACE_HEADERS, EventLimits, TraceContext, page_of, shown_canonical, trace_of
 from opic.query.forecast import forecast
 from opic.query.inflow import inflow
 from opic.query.inlinks import inlinks, most_linked
@@ -99,7 +100,9 @@ class Calls:
         self._searches = Coalescer(self._search, "opic-search", 1)
         self._requests = Coalescer[PagesRequest, NextPages](self._next, "next")
         # Calls that come while others wait for the disk are written with one append, and share a sync.
-        self._events = Coalescer[Sequence[bytes], Positions](self._accept, "opic-events", threads=EVENT_THREADS)
+        self._events = Coalescer[tuple[Sequence[bytes], TraceContext | None], Positions](
+            self._accept, "opic-events", threads=EVENT_THREADS
+        )
 
     async def show(self, position: str) -> None:
         """Wait until answers show the effect of a write; see `Backend.show`."""
@@ -116,7 +119,7 @@ class Calls:
         may have been accepted. With an `Idempotency-Key` the same call can be repeated: within 24 hours it takes effect
         once, with the same answer; its `position`, which may be a later one, is the header `Opic-Position` instead.
         """
-        key = idempotency_key(request)
+        key, caller = idempotency_key(request), _trace_of(request)
         form = media_type(request, events=True)
         body = await read_body(request, self._settings.max_body_bytes, form)
 
@@ -125,7 +128,8 @@ class Calls:
 
         def judged() -> tuple[Intake, Positions]:
             if key is not None:
-                return self._backend.accept_once(KeyedCall.of(key, form, body), judge)
+                with called_by([] if caller is None else [caller]):
+                    return self._backend.accept_once(KeyedCall.of(key, form, body), judge)
             return judge(self._backend.clock.now_us(), self._backend.limits), {}
 
         small = key is None and len(body) <= SMALL_BODY_BYTES and self._backend.clock.is_known
@@ -136,7 +140,7 @@ class Calls:
                 await run_in_threadpool(self._backend.note_refusals, {page: str(error)})
             raise
         if key is None and intake.values:
-            ends = await self._events.ask(intake.values)
+            ends = await self._events.ask((intake.values, caller))
         if intake.refused:
             await run_in_threadpool(self._backend.note_refusals, intake.refused)
         answer = {"accepted": len(intake.values), "rejected": intake.rejected}
@@ -148,8 +152,9 @@ class Calls:
             headers[POSITION_HEADER] = position
         return Json({**answer, **more}, 202, headers)
 
-    def _accept(self, calls: Sequence[Sequence[bytes]]) -> Sequence[Exception | Positions]:
-        return self._backend.accept_together(calls)
+    def _accept(self, calls: Sequence[tuple[Sequence[bytes], TraceContext | None]]) -> Sequence[Exception | Positions]:
+        with called_by([caller for _, caller in calls if caller is not None]):
+            return self._backend.accept_together([values for values, _ in calls])
 
     def post_seeds(self, asked: bodies.Seeds) -> Answer:
         """Add seed pages, without reading them, and wait until they are known.
@@ -483,3 +488,8 @@ class Calls:
 def _times(found: ImportanceAnswer) -> dict[str, float]:
     """Return the `as_of` fields of an answer."""
     return {"as_of": found.as_of} | ({} if found.rank_as_of is None else {"rank_as_of": found.rank_as_of})
+
+
+def _trace_of(request: Request) -> TraceContext | None:
+    named = ((name.decode("latin-1"), value) for name, value in request.scope["headers"])
+    return trace_of({name: value for name, value in named if name in TRACE_HEADERS})

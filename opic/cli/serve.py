@@ -82,6 +82,7 @@ def serve(
     from opic.api.metrics import Metrics
     from opic.api.server import url_of
     from opic.api.succession import Succession
+    from opic.ingest.traces import export_spans
     from opic.memory import keep_some_memory
     from opic.service.service import EmbeddedService
     from opic.service.standing import StandingService
@@ -89,6 +90,7 @@ def serve(
 
     keep_some_memory()
     tokens = Tokens(settings)
+    export_spans("opic-endpoint")
     opened = EmbeddedService(settings) if settings.embedded else StandingService(settings)
     listener = bind(settings.host, settings.port, token_set=tokens.required, allow_open=allow_open)
     url, limits = url_of(listener), ConnectionLimits(connections=settings.max_connections)

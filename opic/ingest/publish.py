@@ -13,7 +13,7 @@ LINGER_SECONDS share a record, up to 100 of them.
 
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -22,8 +22,9 @@ from typing import Final
 from opic.errors import SettingsError
 from opic.ingest.kafka import KafkaCluster
 from opic.ingest.kafka.topic_log import BATCH_BYTES, Producer, Sent
+from opic.ingest.traces import called_by, current_trace
 from opic.model.event_checks import check_event
-from opic.model.events import CrawlEvent, decode_crawl_event, encode_crawl_event
+from opic.model.events import CrawlEvent, TraceContext, decode_crawl_event, encode_crawl_event
 from opic.model.packed_events import Pack, Packs, is_map, pack
 from opic.settings import Settings
 from opic.urls.canonical import host_of
@@ -70,6 +71,7 @@ class Publisher(AbstractContextManager["Publisher"]):
         self.delivered = 0
         self._lock = threading.RLock()  # Of all that follows, and of the records in flight.
         self._filling = Packs()
+        self._callers = defaultdict[int | None, list[TraceContext]](list)  # Traces of what fills, by partition.
         self._failed: Exception | None = None  # Of the thread that sends what has lingered.
         self._filled, self._closed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._send_lingering, name="opic-publisher", daemon=True)
@@ -130,11 +132,14 @@ class Publisher(AbstractContextManager["Publisher"]):
             partition = self._producer.partition(self._topic, key)
             if not self._filling:
                 self._filled.set()
+            if (caller := current_trace()) is not None:
+                self._callers[partition].append(caller)
             if (full := self._filling.add(partition, key, value, links)) is not None:
                 self._send_filled(full)
 
     def _send_filled(self, filled: Pack) -> None:
-        sent = self._producer.send(self._topic, pack(filled.values), filled.host, partition=filled.partition)
+        with called_by(self._callers.pop(filled.partition, ())):
+            sent = self._producer.send(self._topic, pack(filled.values), filled.host, partition=filled.partition)
         self._waiting.append((sent, len(filled.values)))
         self._in_flight += len(filled.values)
 

@@ -45,6 +45,9 @@ PACKED_EVENTS_MAX: Final = 1_000
 PACKED_LINKS_MAX: Final = 20_000
 CALL_KEY_BYTES: Final = 16
 CALL_INDEX_BYTES: Final = 4
+TRACE_HEADERS: Final = ("traceparent", "tracestate")
+TRACE_HEADER_BYTES_MAX: Final = 512  # As much as W3C Trace Context wants to be kept at least; a longer one is left out.
+TraceContext = Mapping[str, str]  # The headers of W3C Trace Context, by name.
 
 
 class Outcome(StrEnum):
@@ -107,13 +110,25 @@ class KeptLimits:
     meta_bytes_max: int = 1 << 30
 
 
+def trace_of(headers: Mapping[str, bytes]) -> TraceContext | None:
+    """Return the trace context among the headers of a record, or of a request; None where there is none.
+
+    >>> trace_of({"traceparent": b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "accept": b"*/*"})
+    {'traceparent': '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'}
+    """
+    if "traceparent" not in headers:
+        return None
+    named = {name: headers[name] for name in TRACE_HEADERS if name in headers}
+    return {name: value.decode("latin-1") for name, value in named.items() if len(value) <= TRACE_HEADER_BYTES_MAX}
+
+
 @dataclass(slots=True)  # Not frozen: one is made for each record, and that costs three times as much.
 class Record:
     """One entry of a log partition: one event, or an array of events. `time_us` is the log's: the only 'now' they see.
 
     `call` names the events of a call with an Idempotency-Key: the key's digest, and the number in the call of each of
     the record's events, four bytes each; b"" is none. `problem` is why the record can't be taken whatever its value
-    says; "" if it can.
+    says; "" if it can. `trace` is the trace in which who sent it made it, for `opic.ingest.traces`.
     """
 
     offset: int
@@ -123,6 +138,7 @@ class Record:
     call: bytes = b""
     problem: str = ""
     value_bytes: int = 0  # Of the whole value, where only its beginning was kept; else 0.
+    trace: TraceContext | None = None
 
     @property
     def packed(self) -> bool:

@@ -21,6 +21,7 @@ from opic.ingest import Writer
 from opic.ingest.event_log import EventLog
 from opic.ingest.outage import Outage
 from opic.ingest.step_counts import StepCounts
+from opic.ingest.traces import export_spans
 from opic.ingest.worker import Backoff, LogSource, RecordSource, work
 from opic.ingest.worker_health import Health, HealthPort
 from opic.logs import log_to_stderr
@@ -199,6 +200,7 @@ def main(settings: Settings | None = None) -> int:
         log_to_stderr(int(os.environ.get("OPIC_CHILD_LOG_LEVEL") or logging.INFO), settings.log_format)
         give_back_large_arrays()
         search_garbage_rarely()
+        export_spans("opic-worker")
         Worker(settings).run()
     except Stopped:
         return 0

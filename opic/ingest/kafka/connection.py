@@ -27,6 +27,7 @@ from opic.model.events import (
     TIME_MAX_US,
     TIME_MIN_US,
     Record,
+    trace_of,
 )
 from opic.redaction import without_secret
 from opic.settings import Settings
@@ -421,7 +422,7 @@ def record_of(message: Message) -> Record:
             "message.timestamp.type=LogAppendTime on the topic"
         )
         time_us = 0
-    return Record(message.offset, time_us, message.value or b"", kind, call, problem)
+    return Record(message.offset, time_us, message.value or b"", kind, call, problem, trace=trace_of(headers))
 
 
 def _numbers(text: bytes) -> list[int] | None:

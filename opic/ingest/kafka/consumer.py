@@ -18,6 +18,7 @@ from opic.ingest.kafka.assignment import ShardAssignor, workers_at_once
 from opic.ingest.kafka.connection import Client, KafkaCluster, name_of, record_of, throttled
 from opic.ingest.kafka.known_offsets import FirstOffsets
 from opic.ingest.kafka.signatures import Signatures
+from opic.ingest.traces import Spans
 from opic.ingest.worker import Lag
 from opic.ingest.writer import EVENTS_A_SHARD, Taken
 from opic.model.events import Record
@@ -99,6 +100,7 @@ class KafkaSource:
         self._next: dict[TopicPartition, int] = {}  # Offset of the record that the client returns next.
         self._commits: dict[TopicPartition, int] = {}
         self._newest: dict[TopicPartition, int] = {}  # Time of the last record that took effect, microseconds.
+        self._spans, self._polled_ns = Spans(), 0  # When the records that are held were polled.
         self._mean_events = 1.0  # Of the records that took effect last: by it the lag in records is told in events.
         self._committed = self._heard = time.monotonic()
         self._told = float("-inf")  # When the log last told of a quota.
@@ -139,6 +141,9 @@ class KafkaSource:
                 del self._held[partition]
                 self._commits[partition] = taken.end
                 if taken.records:
+                    if self._spans.active:
+                        where = partition.topic, partition.partition
+                        self._spans.took_effect(*where, taken.records, self._polled_ns)
                     self._newest[partition] = taken.records[-1].time_us
                     self._mean_events = taken.rough_events / len(taken.records)
 
@@ -208,6 +213,7 @@ class KafkaSource:
             # The topic no longer has the current offset; `_settle` checks it.
             self._new.update(self._consumer.assignment())
             polled = {}
+        self._polled_ns = time.time_ns()
         for partition in self._consumer.assignment() - self._new:
             self._hold(partition, polled.get(partition, ()))
         if polled or self._cluster.throttle.left:  # A quota makes Kafka silent for a while.

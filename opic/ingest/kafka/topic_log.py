@@ -21,6 +21,7 @@ from opic.ingest.kafka.connection import ALL, Client, KafkaCluster, headers_of, 
 from opic.ingest.kafka.known_offsets import FirstOffsets
 from opic.ingest.kafka.signatures import Headers, Signatures, is_control
 from opic.ingest.outage import Outage
+from opic.ingest.traces import Spans, end_sending
 from opic.model.events import decode_seeds, encode_seeds
 from opic.model.packed_events import Packs, pack, url_and_links
 from opic.replica import Crawl
@@ -60,7 +61,7 @@ class Producer:
         """
         self._cluster = cluster
         self._connect = partial(cluster.producer, **options)
-        self._lock = threading.Lock()
+        self._spans, self._lock = Spans(), threading.Lock()
         self._counts: dict[str, tuple[int, float]] = {}  # By topic: its partitions, and until when that counts.
         self._client: Client = self._connect()
 
@@ -82,12 +83,21 @@ class Producer:
             BadInput: the record is too large for Kafka.
             KafkaUnavailable: Kafka is unavailable and the client's buffer is full.
         """
-        client = self._client
+        client, span = self._client, None
         try:
             if partition is None:
                 partition = self.partition(topic, key)
-            return Sent(client, client.send(topic, value, key, list(headers), partition, **more))
-        except Exception:
+            if self._spans.active and (sending := self._spans.sending(topic, partition)) is not None:
+                span, named = sending
+                headers = [*headers, *named]
+            future = client.send(topic, value, key, list(headers), partition, **more)
+            if span is not None:
+                future.add_callback(lambda _: end_sending(span))
+                future.add_errback(lambda error: end_sending(span, error))
+            return Sent(client, future)
+        except Exception as error:
+            if span is not None:
+                end_sending(span, error)
             with self._cluster.errors():  # Here, and not around it: entering it costs 2 us a record.
                 raise
 
