@@ -158,7 +158,7 @@ class Connected(Generic[Transport]):
         if self._answered:
             return Unreachable(f"{said}no answer from {self._url}: {why}")
         if (fault := certificate_fault(why, "SSL_CERT_FILE")) is not None:
-            return Unreachable(f"{said}the certificate of {self._url} is refused ({why}): {fault}")
+            return ClientError(f"{said}the certificate of {self._url} is refused ({why}): {fault}")  # For good.
         if why.startswith("[SSL"):
             return Unreachable(f"{said}no TLS with {self._url} ({why}): is that an address for http:// instead?")
         if isinstance(error, httpx.ConnectError):
