@@ -109,7 +109,7 @@ def check(name: str, found: NextPages, filled: Filled, coverage: CoverageQuery) 
         if [counts[url] for url in urls] != best_counts:
             raise SystemExit(f"FAIL: {name} answered with {urls}, the most in-links are {best_counts}")
     elif "policy" not in ASKED[name]:
-        keys = coverage.now().held[0] if mode == "coverage" else replica.cash()
+        keys = coverage.now().frontier_trust[0] if mode == "coverage" else replica.cash()
         best = np.sort(keys[fit])[::-1][:NEXT]
         if not np.allclose(keys[places], best, rtol=1e-9):
             raise SystemExit(f"FAIL: {name} answered with {keys[places]}, the best are {best}")

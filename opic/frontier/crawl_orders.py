@@ -77,7 +77,10 @@ class RankedOrder:
     @classmethod
     def by_trust(cls, view: CoverageView) -> "RankedOrder":
         """Return the pages that hold trust, most first."""
-        shards = [RankedPages(np.where(trust > 0, trust, NOWHERE), np.full(len(trust), NEVER)) for trust in view.held]
+        shards = [
+            RankedPages(np.where(trust > 0, trust, NOWHERE), np.full(len(trust), NEVER))
+            for trust in view.frontier_trust
+        ]
         return cls(shards, view.heads, view.loads)
 
     @classmethod

@@ -60,10 +60,10 @@ class InLinkColumns:
             changed = inlinks.take_changed() if inlinks is self._source else None
             self._source = inlinks
             if changed is None:
-                counts = [inlinks.of(numbers.of_first(shard, count)) for shard, count in enumerate(pages)]
+                counts = [inlinks.counts_of(numbers.of_first(shard, count)) for shard, count in enumerate(pages)]
                 self._news.append(_News(kept.loads, True, [np.arange(count) for count in pages], counts))
             elif len(changed):
-                new_counts = inlinks.of(changed)
+                new_counts = inlinks.counts_of(changed)
                 parts = numbers.by_shard(changed.astype(np.int64))
                 news = _News(
                     kept.loads, False, [ids for _, ids in parts], [new_counts[positions] for positions, _ in parts]

@@ -58,8 +58,8 @@ class MovedEntries:
         """Carry a hash, a sorted set or a set entry by entry."""
         command, waiting = {HASH: "HSET", ZSET: "ZADD", SET: "SADD"}[key.kind], defaultdict[int, list[Any]](list)
         for shard, entry in self._entries(key):
-            for to, one in self._of(key, shard, entry):
-                waiting[to] += one[::-1] if key.kind == ZSET else one
+            for to, moved in self._of(key, shard, entry):
+                waiting[to] += moved[::-1] if key.kind == ZSET else moved
                 if len(waiting[to]) >= 2 * ENTRIES_A_COMMAND:
                     yield [command, self._named(key, to), *waiting.pop(to)]
         for to, some in waiting.items():
@@ -70,12 +70,12 @@ class MovedEntries:
         for shard in self._crawl.shards:
             name = shard.keys.prefix + key.name
             if key.kind == HASH:
-                found: Iterable[Any] = (pair for part in scan_hash(shard.client, name) for pair in part.items())
+                entries: Iterable[Any] = (pair for part in scan_hash(shard.client, name) for pair in part.items())
             elif key.kind == ZSET:
-                found = ((m, repr(score)) for part in scan_sorted_set(shard.client, name) for m, score in part)
+                entries = ((m, repr(score)) for part in scan_sorted_set(shard.client, name) for m, score in part)
             else:
-                found = ((member,) for member in self._ask("SMEMBERS", key, [shard.number])[0])
-            yield from ((shard.number, tuple(entry)) for entry in found)
+                entries = ((member,) for member in self._ask("SMEMBERS", key, [shard.number])[0])
+            yield from ((shard.number, tuple(entry)) for entry in entries)
 
     def _of(self, key: Key, shard: int, entry: tuple[Any, ...]) -> Iterator[tuple[int, tuple[Any, ...]]]:
         """Yield the shards that an entry goes to, and the entry there."""
@@ -89,10 +89,10 @@ class MovedEntries:
         elif (moved := PAGES.get(key.name, _by_id)(self, shard, entry)) is not None:
             yield moved
 
-    def place(self, shard: int, page: int) -> tuple[int, int]:
+    def page_there(self, shard: int, page: int) -> tuple[int, int]:
         """Return the shard and the number of a page there."""
-        at = int(self._places.first[shard]) + page
-        return int(self._places.shard[at]), int(self._places.id[at])
+        index = int(self._places.first[shard]) + page
+        return int(self._places.shard[index]), int(self._places.id[index])
 
     def knows(self, shard: int, page: int) -> bool:
         """Tell whether a page was known when the source came to rest."""
@@ -100,16 +100,16 @@ class MovedEntries:
 
     def _flights(self, shard: int, packed: bytes) -> bytes:
         pages = msgpack.unpackb(packed)
-        pages[::2] = [str(self.place(shard, int(page))[1]).encode() for page in pages[::2]]
-        found: bytes = msgpack.packb(pages, use_bin_type=False)
-        return found
+        pages[::2] = [str(self.page_there(shard, int(page))[1]).encode() for page in pages[::2]]
+        repacked: bytes = msgpack.packb(pages, use_bin_type=False)
+        return repacked
 
     def _meta_bytes(self) -> Iterator[Command]:
         """Count the bytes of metadata, which have a limit."""
         sizes = defaultdict[int, int](int)
         for shard, (page, meta) in self._entries(Keys.page_meta):
-            if (found := _by_signed_id(self, shard, (page, meta))) is not None:
-                sizes[found[0]] += len(meta) + META_BYTES
+            if (moved := _by_signed_id(self, shard, (page, meta))) is not None:
+                sizes[moved[0]] += len(meta) + META_BYTES
         for to, size in sizes.items():
             yield ["HSET", self._to[to].metrics, "meta_bytes", size]
 
@@ -122,12 +122,12 @@ class MovedEntries:
             granted[shard, int(page), int(float(end))].append(int(before))
         present, last = dict[str, str](), 0
         for shard, (page, end) in self._entries(Keys.leases):
-            at = shard, int(page), int(float(end))
-            if self.knows(shard, at[1]):
-                last = max(last, at[2])
-                for until in (*granted[at], at[2]):
-                    before = Lease((shard, at[1]), until).signed(first.secret, first.lineage)
-                    present[before] = Lease(self.place(shard, at[1]), until).signed(first.secret, self._lineage)
+            lease = shard, int(page), int(float(end))
+            if self.knows(shard, lease[1]):
+                last = max(last, lease[2])
+                for until in (*granted[lease], lease[2]):
+                    before = Lease((shard, lease[1]), until).signed(first.secret, first.lineage)
+                    present[before] = Lease(self.page_there(shard, lease[1]), until).signed(first.secret, self._lineage)
         for _, (token, now) in self._entries(Keys.former):
             if now.decode() in present:
                 present[token.decode()] = present[now.decode()]
@@ -148,11 +148,15 @@ class MovedEntries:
 
     def _dead(self) -> Iterator[Command]:
         """Carry the dead letters of all shards, oldest first, each with the bytes of those before it."""
-        letters = [one for found in self._ask("XRANGE", Keys.dead, range(len(self._crawl)), "-", "+") for one in found]
+        letters = [
+            letter
+            for shard_letters in self._ask("XRANGE", Keys.dead, range(len(self._crawl)), "-", "+")
+            for letter in shard_letters
+        ]
         last, total = (0, 0), 0
-        for name, fields in sorted(letters, key=lambda one: _stream_id(one[0])):
-            at = _stream_id(name)
-            last = at if at > last else (last[0], last[1] + 1)
+        for name, fields in sorted(letters, key=lambda letter: _stream_id(letter[0])):
+            stream_id = _stream_id(name)
+            last = stream_id if stream_id > last else (last[0], last[1] + 1)
             yield ["XADD", self._named(Keys.dead, 0), "{}-{}".format(*last), *flat({**fields, b"before": total})]
             total += LETTER_BYTES + len(fields.get(b"opic-error", b"")) + len(fields.get(b"value", b""))
 
@@ -168,7 +172,7 @@ Moved = tuple[int, tuple[Any, ...]] | None
 def _by_id(entries: MovedEntries, shard: int, entry: tuple[Any, ...]) -> Moved:
     if not entries.knows(shard, page := int(entry[0])):
         return None
-    to, number = entries.place(shard, page)
+    to, number = entries.page_there(shard, page)
     return to, (number, *entry[1:])
 
 
@@ -177,24 +181,24 @@ def _by_signed_id(entries: MovedEntries, shard: int, entry: tuple[Any, ...]) -> 
     page = int(entry[0])
     if not entries.knows(shard, max(page, ~page)):
         return None
-    to, number = entries.place(shard, max(page, ~page))
+    to, number = entries.page_there(shard, max(page, ~page))
     return to, (number if page >= 0 else ~number, *entry[1:])
 
 
 def _by_lease(entries: MovedEntries, shard: int, entry: tuple[Any, ...]) -> Moved:
     """Take a member page-end."""
     page, _, end = entry[0].partition(b"-")
-    if (found := _by_id(entries, shard, (page,))) is None:
+    if (moved := _by_id(entries, shard, (page,))) is None:
         return None
-    return found[0], (b"%d-%s" % (found[1][0], end), *entry[1:])
+    return moved[0], (b"%d-%s" % (moved[1][0], end), *entry[1:])
 
 
 def _by_slot(entries: MovedEntries, shard: int, entry: tuple[Any, ...]) -> Moved:
     """Take a value that begins with its page, whose field is the page modulo the key's slots."""
     page, _, rest = entry[1].partition(b" ")
-    if (found := _by_id(entries, shard, (page,))) is None:
+    if (moved := _by_id(entries, shard, (page,))) is None:
         return None
-    return found[0], (field_of(found[1][0]), b"%d %s" % (found[1][0], rest))
+    return moved[0], (field_of(moved[1][0]), b"%d %s" % (moved[1][0], rest))
 
 
 PAGES: Final[dict[str, Callable[[MovedEntries, int, tuple[Any, ...]], Moved]]] = {

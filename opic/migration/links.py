@@ -39,8 +39,8 @@ class MovedLinks:
             return None
         replica = self._places.source[shard]
         was = replica.histories.rows.digest[replica.columns.row[: len(replica)]]
-        found = self._grown(shard)
-        return np.where(was == 0, np.uint64(0), np.where(found == 0, UNKNOWN_LINKS, found))
+        noted = self._grown(shard)
+        return np.where(was == 0, np.uint64(0), np.where(noted == 0, UNKNOWN_LINKS, noted))
 
     def _grown(self, shard: int) -> Uint64s:
         more = len(self._places.source[shard]) - len(self._digests[shard])
@@ -54,7 +54,8 @@ class MovedLinks:
         Those of a page that links to a page not known yet wait for `rest`.
         """
         self._later = [
-            (of, older if of != shard else older.select_rows(_not_in(older, links))) for of, older in self._later
+            (source, older if source != shard else older.select_rows(_not_in(older, links)))
+            for source, older in self._later
         ]
         row, target, fresh = self._targets(links, shard)
         early = np.flatnonzero(links.pages >= self._places.count(shard))  # The store may be ahead of the replicas.
@@ -77,11 +78,11 @@ class MovedLinks:
         """Return for each link its row, the page that it leads to, -1 for an unknown one, and whether it was new."""
         rows, places = np.arange(len(links)), self._places
         target = np.full(len(links.far), -1, np.int64)
-        for of in np.unique(links.far_shards).tolist():
-            some = np.flatnonzero(links.far_shards == of)
-            found = places.source[of].index.find(links.far[some])
-            placed = (found >= 0) & (found < places.count(of))
-            target[some] = np.where(placed, places.first[of] + found, -1)
+        for other in np.unique(links.far_shards).tolist():
+            some = np.flatnonzero(links.far_shards == other)
+            ids = places.source[other].index.find(links.far[some])
+            placed = (ids >= 0) & (ids < places.count(other))
+            target[some] = np.where(placed, places.first[other] + ids, -1)
         row = np.concatenate((np.repeat(rows, links.near_counts), np.repeat(rows, links.far_counts)))
         near = np.where(links.near < places.count(shard), places.number(shard, links.near), -1)
         pages = np.concatenate((near, target))
@@ -93,17 +94,17 @@ class MovedLinks:
         if not len(ids):
             return
         pages = self._places.number(shard, ids)
-        to, at, number = self._places.shard[pages], self._places.id[pages], self._places.id[target]
-        of = self._places.shard[target]
-        far = of != to[row]
+        to, own_id, number = self._places.shard[pages], self._places.id[pages], self._places.id[target]
+        target_shard = self._places.shard[target]
+        far = target_shard != to[row]
         if not self._stay:
             self._note_digests(shard, ids, row, number, far, target)
         prints = np.zeros(len(target), np.uint64)
         prints[far] = self._places.prints(target[far])
-        for one in np.unique(to).tolist():
-            rows = np.flatnonzero(to == one)
-            rows = rows[np.argsort(at[rows])]
-            yield one, _part(rows, at, row, number, far, prints, of, fresh)
+        for receiver in np.unique(to).tolist():
+            rows = np.flatnonzero(to == receiver)
+            rows = rows[np.argsort(own_id[rows])]
+            yield receiver, _part(rows, own_id, row, number, far, prints, target_shard, fresh)
 
     def _note_digests(  # noqa: PLR0917 - columns of one table
         self, shard: int, ids: Uint32s, row: Int64s, number: Int64s, far: Bools, target: Int64s
@@ -135,23 +136,23 @@ def _not_in(links: PageLinks, others: PageLinks) -> Int64s:
 
 def _part(  # noqa: PLR0917 - columns of one table
     rows: Int64s,
-    at: Int64s,
+    own_id: Int64s,
     row: Int64s,
     number: Int64s,
     far: Bools,
     prints: Uint64s,
-    of: Uint16s,
+    target_shard: Uint16s,
     fresh: Bools,
 ) -> PageLinks:
     """Return the links of some rows, in their order, as a shard keeps them."""
-    place = np.full(len(at), -1, np.int64)
-    place[rows] = np.arange(len(rows))
-    here = place[row]
+    position = np.full(len(own_id), -1, np.int64)
+    position[rows] = np.arange(len(rows))
+    here = position[row]
     near, away = np.flatnonzero((here >= 0) & ~far), np.flatnonzero((here >= 0) & far)
     near = near[np.lexsort((number[near], here[near]))]
     away = away[np.argsort(here[away], kind="stable")]
     near_counts, far_counts = (np.bincount(here[some], minlength=len(rows)).astype(np.uint32) for some in (near, away))
     return PageLinks(
-        at[rows].astype(np.uint32), near_counts, number[near].astype(np.uint32), far_counts, prints[away], of[away],
-        fresh[near], fresh[away],
+        own_id[rows].astype(np.uint32), near_counts, number[near].astype(np.uint32), far_counts, prints[away],
+        target_shard[away], fresh[near], fresh[away],
     )  # fmt: skip

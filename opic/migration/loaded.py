@@ -39,7 +39,8 @@ def move_importance(crawl: Crawl, places: Places, client: Client, keys: Sequence
         pages=list(map(len, places.pages)),
         prints=[digest_of(np.ascontiguousarray(places.prints(pages)).tobytes()) for pages in places.pages],
         digests=[
-            write_column(client, one, loaded.about.load, column) for one, column in zip(keys, columns, strict=True)
+            write_column(client, shard_keys, loaded.about.load, column)
+            for shard_keys, column in zip(keys, columns, strict=True)
         ],
     )
     publish(client, keys, about)

@@ -139,12 +139,13 @@ def check_room(client: Client, crawl: Crawl, to: Client) -> None:
     """
     names = sorted(key_names(client, f"opic:{{{crawl.shards[0].keys.crawl}:*"))
     sizes = [
-        ask(client, [["MEMORY", "USAGE", name] for name in names[at : at + 500]]) for at in range(0, len(names), 500)
+        ask(client, [["MEMORY", "USAGE", name] for name in names[start : start + 500]])
+        for start in range(0, len(names), 500)
     ]
     needed = sum(int(size or 0) for some in sizes for size in some)
     with store_errors():
         infos = [server.info("memory") for server in primaries(to)]
-    left = sum((one["maxmemory"] or one.get("total_system_memory", 0)) - one["used_memory"] for one in infos)
+    left = sum((info["maxmemory"] or info.get("total_system_memory", 0)) - info["used_memory"] for info in infos)
     if needed > left:
         raise StoreUnavailable(
             f"the new crawl needs about {needed / 1e6:,.0f} MB of the store's memory, and {max(left, 0) / 1e6:,.0f} MB "
@@ -248,12 +249,12 @@ class Move:
                 urls.extend(crawl.steadily(partial(crawl.urls_in, number, ids)))
                 crawl.follow()  # Or the journal might be trimmed past the replicas of a large crawl.
                 self._say(f"{sum(map(len, self._urls)):,} of {sum(map(len, crawl.replicas)):,} URLs read")
-        found = crawl.ask([["HGETALL", shard.keys.known_since] for shard in crawl.shards])
-        self._since = [KnownSince(fields) for fields in found]
+        stored = crawl.ask([["HGETALL", shard.keys.known_since] for shard in crawl.shards])
+        self._since = [KnownSince(fields) for fields in stored]
         places.extend([len(urls) for urls in self._urls], self._since)
         for shard, pages in enumerate(self._changed):
-            for at in places.number(shard, np.array(sorted(pages), np.int64)).tolist():
-                self._target.write_again(int(places.shard[at]), int(places.id[at]))
+            for page in places.number(shard, np.array(sorted(pages), np.int64)).tolist():
+                self._target.write_again(int(places.shard[page]), int(places.id[page]))
             pages.clear()
         for to, numbers in enumerate(places.pages):
             self._target.send(self._target.write_urls(to, partial(self._urls_of, numbers), len(numbers), end=end))
@@ -261,12 +262,12 @@ class Move:
     def _urls_of(self, numbers: Int64s, ids: range) -> list[str]:
         """Return the URLs of pages of the new crawl with consecutive ids, "" for forgotten ones."""
         some = numbers[ids.start : ids.stop]
-        found = [""] * len(some)
-        for shard, at, pages in self._places.split(some):
+        listed = [""] * len(some)
+        for shard, positions, pages in self._places.split(some):
             urls, known = self._urls[shard], self._crawl.replicas[shard].state[pages] != FORGOTTEN
-            for place, page, there in zip(at.tolist(), pages.tolist(), known.tolist(), strict=True):
-                found[place] = urls[page] if there else ""
-        return found
+            for position, page, there in zip(positions.tolist(), pages.tolist(), known.tolist(), strict=True):
+                listed[position] = urls[page] if there else ""
+        return listed
 
     def _carry_links(self) -> None:
         """Carry the links that the store has."""
@@ -387,9 +388,9 @@ def noted_migration(client: Client, crawl: str, store: str) -> Migration:
     Raises:
         BadInput: none is, or to another store.
     """
-    if (found := noted(client, Keys(crawl, 0))) is None:
+    if (stored := noted(client, Keys(crawl, 0))) is None:
         raise BadInput(f"no migration of crawl {crawl!r} is under way: begin one with `opic migrate NAME --shards N`")
-    if (migration := Migration(**found)).store != store:
+    if (migration := Migration(**stored)).store != store:
         other = f"give its URL with --to-store: {migration.store}" if migration.store else "leave --to-store out"
         raise BadInput(f"the migration of crawl {crawl!r} goes to another store: {other}")
     return migration

@@ -60,15 +60,15 @@ class MovedPages:
         made = Replica(self.rules, number, yields=source[0].keeps_yields)
         made.pages = len(pages)
         made.columns.reserve(made.pages)
-        for of in DENSE:
-            if of.name not in NUMBERS and made.has(of):
-                getattr(made.columns, of.name)[: made.pages] = self.places.column(of.name, pages)
-        for of in SPARSE:
-            values = self.places.column(of.name, pages)
-            if made.has(of) and values.any():
-                made.columns.room(of.name, int(np.flatnonzero(values)[-1]) + 1)[:] = 0
-                end = len(getattr(made.columns, of.name))
-                getattr(made.columns, of.name)[: min(end, made.pages)] = values[:end]
+        for column in DENSE:
+            if column.name not in NUMBERS and made.has(column):
+                getattr(made.columns, column.name)[: made.pages] = self.places.column(column.name, pages)
+        for column in SPARSE:
+            values = self.places.column(column.name, pages)
+            if made.has(column) and values.any():
+                made.columns.room(column.name, int(np.flatnonzero(values)[-1]) + 1)[:] = 0
+                end = len(getattr(made.columns, column.name))
+                getattr(made.columns, column.name)[: min(end, made.pages)] = values[:end]
         self._number_hosts(made, pages)
         self._add_histories(made, pages, digests)
         made.index = FingerprintIndex.of(self.places.prints(pages))
@@ -84,23 +84,23 @@ class MovedPages:
     def _number_hosts(self, made: Replica, pages: Int64s) -> None:
         """Number the hosts in the order in which their pages come, and take their failures along."""
         source, key = self.places.source, np.zeros(len(pages), np.int64)
-        for shard, at, ids in self.places.split(pages):
-            key[at] = source[shard].columns.host[ids].astype(np.int64) | shard << 32
+        for shard, positions, ids in self.places.split(pages):
+            key[positions] = source[shard].columns.host[ids].astype(np.int64) | shard << 32
         once, first, inverse = np.unique(key, return_index=True, return_inverse=True)
         order = np.argsort(first)
         numbers = np.empty(len(once), np.uint32)
         numbers[order] = np.arange(len(once))
         made.columns.host[: made.pages] = numbers[inverse]
         hosts = once[order]
-        names = [source[at >> 32].hosts.names[at & 0xFFFFFFFF] for at in hosts.tolist()]
+        names = [source[host >> 32].hosts.names[host & 0xFFFFFFFF] for host in hosts.tolist()]
         made.hosts.append(names)
-        for of in HostColumns.SPARSE:
-            values = np.zeros(len(hosts), of.dtype)
+        for column in HostColumns.SPARSE:
+            values = np.zeros(len(hosts), column.dtype)
             for shard, replica in enumerate(source):
                 here = np.flatnonzero(hosts >> 32 == shard)
-                values[here] = replica.host_failures.stored(of.name, hosts[here] & 0xFFFFFFFF)
+                values[here] = replica.host_failures.stored(column.name, hosts[here] & 0xFFFFFFFF)
             if len(values):
-                made.host_failures.put(of.name, np.arange(len(hosts)), values, None)
+                made.host_failures.put(column.name, np.arange(len(hosts)), values, None)
 
     def _add_histories(self, made: Replica, pages: Int64s, digests: Sequence[NDArray[np.uint64] | None]) -> None:
         """Take the histories of pages along, with the last measures that the new rules keep."""
@@ -109,20 +109,21 @@ class MovedPages:
         pages, rows = pages[with_row], rows[with_row]
         table = {name: np.zeros(len(pages), dtype) for name, dtype in KEPT_ROWS}
         anchors = {name: np.zeros(len(pages), dtype) for name, dtype in KEPT_ANCHORS} if self.rules.continuous else {}
-        found: list[tuple[Int64s, Measures, Int64s]] = []
-        for shard, at, ids in self.places.split(pages):
+        parts: list[tuple[Int64s, Measures, Int64s]] = []
+        for shard, positions, ids in self.places.split(pages):
             histories = self.places.source[shard].histories
-            for columns, of in ((table, histories.rows), (anchors, histories.anchors)):
+            for columns, source_rows in ((table, histories.rows), (anchors, histories.anchors)):
                 for name, values in columns.items():
-                    values[at] = getattr(of, name)[rows[at]]
+                    values[positions] = getattr(source_rows, name)[rows[positions]]
             if (own := digests[shard]) is not None:
-                table["digest"][at] = own[ids]
-            measures = histories.measures(rows[at])
-            found.append((at, measures, self._clocks.translate(shard, measures.clock)))
+                table["digest"][positions] = own[ids]
+            measures = histories.measures(rows[positions])
+            parts.append((positions, measures, self._clocks.translate(shard, measures.clock)))
         counts = table["kept"].astype(np.int64)
         starts, columns3 = np.cumsum(counts) - counts, [np.zeros(int(counts.sum()), np.int64) for _ in range(3)]
-        for at, measures, clock in found:
-            to = np.repeat(starts[at], counts[at]) + np.arange(len(clock)) - np.repeat(measures.starts[:-1], counts[at])
+        for positions, measures, clock in parts:
+            shift = np.repeat(starts[positions] - measures.starts[:-1], counts[positions])
+            to = shift + np.arange(len(clock))
             for column, values in zip(columns3, (clock, measures.cash, measures.at_us), strict=True):
                 column[to] = values
         if self.rules.measures_max < self._was.measures_max:
@@ -150,14 +151,14 @@ class MovedPages:
             made.trust = {}
             for shard, replica in enumerate(source):
                 trusted = np.array(list(replica.trust or ()), np.int64)
-                at = self.places.number(shard, trusted)
-                for page, of, weight in zip(
-                    self.places.id[at].tolist(),
-                    self.places.shard[at].tolist(),
+                pages = self.places.number(shard, trusted)
+                for page, home, weight in zip(
+                    self.places.id[pages].tolist(),
+                    self.places.shard[pages].tolist(),
                     (replica.trust or {}).values(),
                     strict=True,
                 ):
-                    if of == number:
+                    if home == number:
                         made.trust[page] = weight
             made.keeping = Keeping(0, first.keeping.by_setting)
         else:

@@ -55,15 +55,15 @@ class Places:
         moved = self.first[:-1] - before[:-1]
         self.pages = [self._renumbered(pages, before, moved) for pages in self.pages]
         new, seconds = [], []
-        for at, replica in enumerate(self.source):
-            old = int(before[at + 1] - before[at])
-            kept = slice(int(before[at]), int(before[at + 1]))
-            shard[self.first[at] : self.first[at] + old] = self.shard[kept]
-            number[self.first[at] : self.first[at] + old] = self.id[kept]
-            ids = np.arange(old, counts[at])
-            shard[self.first[at] + ids] = self._of_hosts(at)[replica.host[ids]]
-            new.append(self.first[at] + ids)
-            seconds.append(since[at].seconds_of(ids))
+        for index, replica in enumerate(self.source):
+            old = int(before[index + 1] - before[index])
+            kept = slice(int(before[index]), int(before[index + 1]))
+            shard[self.first[index] : self.first[index] + old] = self.shard[kept]
+            number[self.first[index] : self.first[index] + old] = self.id[kept]
+            ids = np.arange(old, counts[index])
+            shard[self.first[index] + ids] = self._of_hosts(index)[replica.host[ids]]
+            new.append(self.first[index] + ids)
+            seconds.append(since[index].seconds_of(ids))
         pages = np.concatenate(new)
         stays = len(self.source) in (1, self.shards)
         order = (
@@ -79,8 +79,8 @@ class Places:
 
     @staticmethod
     def _renumbered(pages: Int64s, before: Int64s, moved: Int64s) -> Int64s:
-        found: Int64s = pages + moved[np.searchsorted(before, pages, side="right") - 1]
-        return found
+        numbers: Int64s = pages + moved[np.searchsorted(before, pages, side="right") - 1]
+        return numbers
 
     def _of_hosts(self, shard: int) -> Uint16s:
         """Return the shard there of each host of a shard."""
@@ -95,21 +95,25 @@ class Places:
 
     def number(self, shard: int, ids: NDArray[Any]) -> Int64s:
         """Return the numbers of pages of a shard of the source."""
-        found: Int64s = self.first[shard] + ids.astype(np.int64)
-        return found
+        numbers: Int64s = self.first[shard] + ids.astype(np.int64)
+        return numbers
 
     def split(self, pages: Int64s) -> list[tuple[int, Int64s, Uint32s]]:
         """Return for each shard of the source that has some of the pages: where they are in `pages`, and their ids."""
-        of = np.searchsorted(self.first, pages, side="right") - 1
-        found = ((shard, np.flatnonzero(of == shard)) for shard in range(len(self.source)))
-        return [(shard, at, (pages[at] - self.first[shard]).astype(np.uint32)) for shard, at in found if len(at)]
+        shard_of = np.searchsorted(self.first, pages, side="right") - 1
+        parts = ((shard, np.flatnonzero(shard_of == shard)) for shard in range(len(self.source)))
+        return [
+            (shard, positions, (pages[positions] - self.first[shard]).astype(np.uint32))
+            for shard, positions in parts
+            if len(positions)
+        ]
 
-    def gathered(self, pages: Int64s, dtype: Any, of: Callable[[int, Uint32s], NDArray[Any]]) -> NDArray[Any]:
+    def gathered(self, pages: Int64s, dtype: Any, read_values: Callable[[int, Uint32s], NDArray[Any]]) -> NDArray[Any]:
         """Return values of pages, (n,), given a function that takes a shard of the source and ids."""
-        found = np.zeros(len(pages), dtype)
-        for shard, at, ids in self.split(pages):
-            found[at] = of(shard, ids)
-        return found
+        values = np.zeros(len(pages), dtype)
+        for shard, positions, ids in self.split(pages):
+            values[positions] = read_values(shard, ids)
+        return values
 
     def column(self, name: str, pages: Int64s) -> NDArray[Any]:
         """Return what the columns of the source have of pages, (n,), with 0 for the default of a sparse one."""
@@ -129,5 +133,5 @@ def last_of_each(counts: Int64s, most: int) -> Int64s:
     array([1, 2, 3])
     """
     left = np.minimum(counts, most)
-    found = picked(left, np.arange(len(counts)))
-    return found + np.repeat(np.cumsum(counts - left), left)
+    positions = picked(left, np.arange(len(counts)))
+    return positions + np.repeat(np.cumsum(counts - left), left)

@@ -48,11 +48,11 @@ class Source:
         Raises:
             BadInput: one is.
         """
-        if (found := noted(self.client, self._first)) is not None:
-            since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(found["began"]))
+        if (under_way := noted(self.client, self._first)) is not None:
+            since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(under_way["began"]))
             raise BadInput(
-                f"crawl {self._first.crawl!r} is being moved to {found['to']!r} since {since}, or that broke off: wait "
-                "for it, or run `opic migrate --resume` or `opic migrate --abort`"
+                f"crawl {self._first.crawl!r} is being moved to {under_way['to']!r} since {since}, or that broke off: "
+                "wait for it, or run `opic migrate --resume` or `opic migrate --abort`"
             )
 
     def note(self, migration: Mapping[str, Any]) -> None:
@@ -92,9 +92,9 @@ class Source:
         on_its_way = crawl.waiting() or len({books.credit for books in crawl.books()}) > 1  # A grant only due is not.
         if len(crawl) > 1 and (on_its_way or unclassified(crawl)):
             return None
-        found = ask(self.client, [["HGETALL", shard.keys.offsets] for shard in crawl.shards])
+        stored = ask(self.client, [["HGETALL", shard.keys.offsets] for shard in crawl.shards])
         most: dict[str, int] = {}
-        for offsets in found:
+        for offsets in stored:
             for name, offset in offsets.items():
                 if OTHERS not in (text := name.decode()) and "@" not in text and text != "hold":
                     most[text] = max(most.get(text, 0), int(offset))
@@ -131,7 +131,7 @@ class Source:
             raise StoreUnavailable(
                 "the crawl was written to while it was copied, because this process stood still for too long"
             )
-        return [found for _, found in answers]
+        return [state for _, state in answers]
 
     @contextmanager
     def stopped(self, token: str) -> Iterator[list[bytes]]:
@@ -177,9 +177,12 @@ def stop(
         seconds: how long.
         seen: the state of each before. Where another one is found, nothing is stopped.
     """
-    names = [(one.head, one.changes, one.end) for one in shards]
+    names = [(shard_keys.head, shard_keys.changes, shard_keys.end) for shard_keys in shards]
     wanted = seen or [b""] * len(names)
-    calls = [of_call("stop", of, token, repr(seconds), what) for of, what in zip(names, wanted, strict=True)]
+    calls = [
+        of_call("stop", shard_names, token, repr(seconds), what)
+        for shard_names, what in zip(names, wanted, strict=True)
+    ]
     return ask(client, calls) if calls else []
 
 
@@ -192,8 +195,8 @@ def shards_of(client: Client, first: Keys) -> int:
 def noted(client: Client, first: Keys) -> dict[str, Any] | None:
     """Return the migration that is noted in a crawl; None without one."""
     with store_errors():
-        found = client.hget(first.meta, "moving")
-    return json.loads(found) if found is not None else None
+        stored = client.hget(first.meta, "moving")
+    return json.loads(stored) if stored is not None else None
 
 
 def forget_note(client: Client, first: Keys) -> None:

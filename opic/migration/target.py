@@ -66,8 +66,8 @@ class Target:
         Raises:
             StoreError: the crawl was removed, or made, by another process.
         """
-        found = ask(self.client, [["HGET", keys.meta, "restoring"] for keys in self.keys])
-        if any(one != self.token.encode() for one in found):
+        tokens = ask(self.client, [["HGET", keys.meta, "restoring"] for keys in self.keys])
+        if any(token != self.token.encode() for token in tokens):
             raise StoreError(
                 f"crawl {self.keys[0].crawl!r} was changed by another process while it was made: run `opic migrate "
                 "--abort`"
@@ -90,7 +90,7 @@ class Target:
         """Let links of distinct pages wait for a segment; yield the commands of those that are full."""
         waiting = self._waiting[shard]
         waiting.append(links)
-        if sum(int(one.weights().sum()) for one in waiting) >= SEGMENT_BYTES:
+        if sum(int(part.weights().sum()) for part in waiting) >= SEGMENT_BYTES:
             yield self._segment(shard)
 
     def end_links(self, lsn: int) -> Iterator[Command]:
@@ -100,8 +100,8 @@ class Target:
                 yield self._segment(shard)
             sizes = self._segments[shard]
             if sizes:
-                found = LinkList(len(sizes), lsn, tuple(range(1, len(sizes) + 1)), sum(sizes))
-                yield ["HSET", keys.link_segments, *flat(found.fields())]
+                link_list = LinkList(len(sizes), lsn, tuple(range(1, len(sizes) + 1)), sum(sizes))
+                yield ["HSET", keys.link_segments, *flat(link_list.fields())]
 
     def _segment(self, shard: int) -> Command:
         links = PageLinks.joined(self._waiting[shard])

@@ -157,7 +157,7 @@ class Convergence:
         points = map(Point._make, self._stored(keys.curve, PACKED))
         kept = {point.clock: point for point in points if point.clock < now.clock}
         counts = sorted(map(PageProgress._make, self._stored(keys.progress, COUNTS)))
-        earlier = [one for one in counts if one.time_us < books.time_us]
+        earlier = [progress for progress in counts if progress.time_us < books.time_us]
         return [*(kept[clock] for clock in sorted(kept)), now], [*earlier, counts_now]
 
     def series(self, count: int) -> list[dict[str, object]]:
@@ -167,8 +167,8 @@ class Convergence:
             StoreError: the store is unavailable, or the clocks of all shards are too large for one axis.
         """
         replicas, rules = self._crawl.follow(), self._crawl.rules
-        of = [replica.series for replica in replicas], [replica.books for replica in replicas]
-        clocks = Clocks(*of, rules, replicas[0].round_counts)
+        columns = [replica.series for replica in replicas], [replica.books for replica in replicas]
+        clocks = Clocks(*columns, rules, replicas[0].round_counts)
         books = clocks.books
         entries = [entry for entry in clocks.series if entry.clock <= books.clock]
         entries = entries[:: -max(1, -(-len(entries) // count))][::-1]

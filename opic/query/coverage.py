@@ -35,7 +35,8 @@ class CoverageView:
     heads: list[Head]  # Of the replicas that it was computed from,
     loads: list[int]  # and their load counts.
     flow: RankCoverage
-    held: list[Float64s]  # By shard and id: the trust that waits at a page for its first fetch, as a share of all.
+    # By shard and id: the trust that waits at a page for its first fetch, as a share of all.
+    frontier_trust: list[Float64s]
     fetched_pages: int
     links_unknown: int  # Fetched pages whose links are not kept: they were read before the keeping began.
     trusted_pages: int
@@ -48,7 +49,7 @@ class CoverageView:
             delta: the share of all trust, less than 1, that is on pages not named.
         """
         flow = self.flow.named(delta)
-        found: dict[str, object] = {
+        fields: dict[str, object] = {
             "coverage": flow.coverage,
             "fetched_pages": self.fetched_pages,
             "links_unknown": self.links_unknown,
@@ -57,9 +58,9 @@ class CoverageView:
             **({"delta": delta} if delta else {}),
         }
         if target is not None:
-            expected = flow.fetches_to(target, np.concatenate(self.held))
-            found |= {"target": target, "fetches_expected": expected}
-        return {**found, "as_of": self.as_of}
+            expected = flow.fetches_to(target, np.concatenate(self.frontier_trust))
+            fields |= {"target": target, "fetches_expected": expected}
+        return {**fields, "as_of": self.as_of}
 
 
 class CoverageQuery:
@@ -126,14 +127,14 @@ class CoverageQuery:
         if not flow.teleport.any():
             self._view = None
             raise NoTrust(ALL_GONE)
-        found = coverage(flow, LINKS_A_SETTLE * (FIRST if view is None else 1))
+        rank_coverage = coverage(flow, LINKS_A_SETTLE * (FIRST if view is None else 1))
         fetchable = (state & (Flag.OPEN | Flag.GONE | Flag.EXCLUDED)) == 0
-        held = self._kept.numbers.gathered(
-            np.where(fetchable, found.frontier_trust, 0.0), [len(one.state) for one in read.taken]
+        frontier_trust = self._kept.numbers.gathered(
+            np.where(fetchable, rank_coverage.frontier_trust, 0.0), [len(states.state) for states in read.taken]
         )
         unknown = int((graph.fetched & ~graph.moves & ~graph.gone).sum())
         counts = int(graph.fetched.sum()), unknown, int((flow.teleport > 0).sum())
-        self._view = CoverageView(read.as_of, read.heads, self._kept.loads, found, held, *counts)
+        self._view = CoverageView(read.as_of, read.heads, self._kept.loads, rank_coverage, frontier_trust, *counts)
         self._at = time.monotonic()
         self._took = self._at - began
         return self._view

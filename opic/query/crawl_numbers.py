@@ -55,21 +55,20 @@ class CrawlNumbers:
         self._blocks[shard][have:want] = blocks << BLOCK_BITS
         self._known[shard], self._given = want, end
 
-    def of(self, shard: int, ids: Int64s) -> Int64s:
+    def numbers_of(self, shard: int, ids: Int64s) -> Int64s:
         """Return the numbers of pages of a shard; ids that had none get theirs."""
         if len(ids):
             self.reserve(shard, int(ids.max()) + 1)
-        found: Int64s = self._blocks[shard][ids >> BLOCK_BITS] + (ids & (BLOCK - 1))
-        return found
+        numbers: Int64s = self._blocks[shard][ids >> BLOCK_BITS] + (ids & (BLOCK - 1))
+        return numbers
 
-    def one(self, shard: int, page: int) -> int:
-        """Return the number of one page, as `of`."""
+    def number_of(self, shard: int, page: int) -> int:
+        """Return the number of a page, as `numbers_of` does for several."""
         self.reserve(shard, page + 1)
         return int(self._blocks[shard][page >> BLOCK_BITS]) + (page & (BLOCK - 1))
 
     def of_first(self, shard: int, pages: int) -> Int64s:
-        """Return the numbers of the first pages of a shard."""
-        return self.of(shard, np.arange(pages))
+        return self.numbers_of(shard, np.arange(pages))
 
     def places(self, numbers: Int64s) -> tuple[Int64s, Int64s]:
         """Return the shards and ids of numbers that were given."""
@@ -88,20 +87,20 @@ class CrawlNumbers:
         """Return a column by number, made of one by id of each shard; 0 for numbers of none of these pages."""
         for shard, column in enumerate(columns):
             self.reserve(shard, len(column))
-        found = np.zeros(len(self), columns[0].dtype)
+        by_number = np.zeros(len(self), columns[0].dtype)
         for shard, column in enumerate(columns):
             whole, rest = divmod(len(column), BLOCK)
-            blocks = found.reshape(-1, BLOCK)
+            blocks = by_number.reshape(-1, BLOCK)
             blocks[self._places(shard, whole)] = column[: len(column) - rest].reshape(-1, BLOCK)
             if rest:
                 blocks[self._places(shard, whole + 1)[-1], :rest] = column[-rest:]
-        return found
+        return by_number
 
     def gathered(self, column: NDArray[Any], pages: Sequence[int]) -> list[NDArray[Any]]:
         """Return a column by number as one by id for the first pages of each shard, which have numbers."""
         blocks = column[: len(column) & -BLOCK].reshape(-1, BLOCK)
         places = [self._places(shard, -(-count // BLOCK)) for shard, count in enumerate(pages)]
-        return [blocks[at].reshape(-1)[:count] for at, count in zip(places, pages, strict=True)]
+        return [blocks[rows].reshape(-1)[:count] for rows, count in zip(places, pages, strict=True)]
 
     def _places(self, shard: int, blocks: int) -> Int64s:
         """Return where the first blocks of a shard are, counted in blocks."""

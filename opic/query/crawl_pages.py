@@ -72,8 +72,8 @@ class CrawlPages:
         inside = np.zeros(int(self.host.max(initial=-1)) + 1, np.bool_)
         numbers = np.array(self.hosts.below(domain), np.int64)
         inside[numbers[numbers < len(inside)]] = True
-        found: Bools = inside[self.host]
-        return found
+        mask: Bools = inside[self.host]
+        return mask
 
     def of_state(self, name: str) -> Bools:
         """Return a mask of the pages that were never read (unread), were read, or may not be read (excluded)."""

@@ -101,7 +101,7 @@ class Exact:
         """Whether the crawl keeps links that this endpoint can hold, as far as it knows."""
         if not self._crawl.as_of:
             self._crawl.follow()  # For the first time.
-        return self._kept.held
+        return self._kept.usable
 
     def start(self, order: FetchOrder | None = None, *, always: bool = True) -> None:
         """Follow the journals in a background thread until `close`.

@@ -52,23 +52,23 @@ class ExactView(CrawlPages):
         """Return the view for an answer that leaves pages with this importance out, in all."""
         return replace(self, bound=min(self.bound + lost, BOUND_MAX))
 
-    def share(self, place: Place) -> float | None:
+    def share(self, shard_page: Place) -> float | None:
         """Return the importance of a page, None if it is gone; 0 if this state does not know it."""
-        at = int(self.starts[place[0]]) + place[1]
-        if not self.knows(place):
+        position = int(self.starts[shard_page[0]]) + shard_page[1]
+        if not self.knows(shard_page):
             return 0.0
-        return None if self.state[at] & Flag.GONE else float(self.shares[at])
+        return None if self.state[position] & Flag.GONE else float(self.shares[position])
 
-    def knows(self, place: Place) -> bool:
+    def knows(self, shard_page: Place) -> bool:
         """Return whether this state has the page."""
-        at = int(self.starts[place[0]]) + place[1]
-        return at < self.starts[place[0] + 1] and bool(self.state[at] & Flag.KNOWN)
+        position = int(self.starts[shard_page[0]]) + shard_page[1]
+        return position < self.starts[shard_page[0] + 1] and bool(self.state[position] & Flag.KNOWN)
 
-    def visits_of(self, place: Place) -> tuple[float, float]:
+    def visits_of(self, shard_page: Place) -> tuple[float, float]:
         """Return the visits counted at a page, and those not moved on yet; their sum is its share of all."""
-        if not (share := self.share(place)):
+        if not (share := self.share(shard_page)):
             return 0.0, 0.0
-        unmoved = float(self.unmoved[int(self.starts[place[0]]) + place[1]])
+        unmoved = float(self.unmoved[int(self.starts[shard_page[0]]) + shard_page[1]])
         return (share - unmoved) * self.visits, unmoved * self.visits
 
     def ranks(self, shares: Sequence[float]) -> list[int]:
@@ -83,8 +83,8 @@ class ExactView(CrawlPages):
         told, last = np.array(shares, np.float64), len(self.ascending) - 1
         if last < 0:
             return [False] * len(told)
-        at = np.searchsorted(self.ascending, told, side="left")
-        below = np.where(at > 0, self.ascending[np.maximum(at - 1, 0)], -BOUND_MAX)
-        above = np.where(at < last, self.ascending[np.minimum(at + 1, last)], BOUND_MAX)
-        found: list[bool] = ((told - below > self.bound) & (above - told > self.bound)).tolist()
-        return found
+        positions = np.searchsorted(self.ascending, told, side="left")
+        below = np.where(positions > 0, self.ascending[np.maximum(positions - 1, 0)], -BOUND_MAX)
+        above = np.where(positions < last, self.ascending[np.minimum(positions + 1, last)], BOUND_MAX)
+        sure: list[bool] = ((told - below > self.bound) & (above - told > self.bound)).tolist()
+        return sure

@@ -65,29 +65,29 @@ def _explained(
 ) -> dict[str, object] | None:
     policy, span = query.policy_of(policy, window)
     exact = query.exact_view() if policy == EXACT else None  # First: the answer is as of its state.
-    (place,), rows, ranking = query.snapshots.beside(lambda: query.crawl.find_rows([canonical]))
-    if place is None:
+    (shard_page,), rows, ranking = query.snapshots.beside(lambda: query.crawl.find_rows([canonical]))
+    if shard_page is None:
         return None
-    entry = query.entries({canonical: place}, rows, ranking)[canonical]
+    entry = query.entries({canonical: shard_page}, rows, ranking)[canonical]
     estimate: dict[str, object] | None = _static(query, rows, ranking)
     times = [time for time in times_of(rows, ranking) if time is not None]
     if exact is not None:
-        use_exact({place: entry}, exact, query.crawl.loads)
-        estimate = _exact(exact, place)
+        use_exact({shard_page: entry}, exact, query.crawl.loads)
+        estimate = _exact(exact, shard_page)
         times.append(exact.as_of)
     if span is not None:
         snapshot, view = query.snapshots.view(policy, span)
         entry |= {"policy": policy, "window": span.shown()}
-        use_window({place: entry}, snapshot, view)
-        estimate = _of_view(query, policy, snapshot, view, place) or estimate
+        use_window({shard_page: entry}, snapshot, view)
+        estimate = _of_view(query, policy, snapshot, view, shard_page) or estimate
         times.append(snapshot.as_of)
-    parts = _parts(query, rows, place)
+    parts = _parts(query, rows, shard_page)
     return {"as_of": min(times), **entry, **parts, "estimate": None if "gone" in entry else estimate}
 
 
-def _parts(query: Query, rows: Rows, place: Place) -> dict[str, object]:
+def _parts(query: Query, rows: Rows, shard_page: Place) -> dict[str, object]:
     """Return what is explained in the same way under every policy: cash, history, class and state."""
-    rules, own = query.crawl.rules, rows.books[place[0]]
+    rules, own = query.crawl.rules, rows.books[shard_page[0]]
     state, cash, spent = int(rows.state[0]), int(rows.cash[0]), int(rows.spent[0])
     slot, gone = state & CLASS_BITS, bool(state & Flag.GONE)
     credit = 0 if gone else own.credit_of(slot)
@@ -102,42 +102,42 @@ def _parts(query: Query, rows: Rows, place: Place) -> dict[str, object]:
         "weight": 1 + own.extra[slot] / MILLION,
         "state": "gone" if gone else "read" if state & Flag.OPEN else "unread",
         "depth": depth_of(int(rows.nearness[0])),
-        "meta": unpack_meta(query.crawl.metas_of(place[0], [place[1]])[0]),
+        "meta": unpack_meta(query.crawl.metas_of(shard_page[0], [shard_page[1]])[0]),
         "excluded": bool(state & Flag.EXCLUDED),
     }
 
 
 def _static(query: Query, rows: Rows, ranking: Ranking) -> dict[str, object]:
     rules, spent, cash = query.crawl.rules, int(rows.spent[0]), int(rows.cash[0])
-    of = Books.merged(rows.books, rules).static_total(rules.minted, ranking.overdrawn)
+    total = Books.merged(rows.books, rules).static_total(rules.minted, ranking.overdrawn)
     numbers = {"H": spent, "C": cash}
-    return {"rule": "static", "formula": "H + C", "numbers": numbers, "value": max(spent + cash, 0), "of": of}
+    return {"rule": "static", "formula": "H + C", "numbers": numbers, "value": max(spent + cash, 0), "of": total}
 
 
-def _exact(exact: ExactView, place: Place) -> dict[str, object]:
-    moved, unmoved = exact.visits_of(place)
+def _exact(exact: ExactView, shard_page: Place) -> dict[str, object]:
+    moved, unmoved = exact.visits_of(shard_page)
     numbers = {"h": moved, "r": unmoved}
     return {"rule": EXACT, "formula": "h + r", "numbers": numbers, "value": moved + unmoved, "of": exact.visits}
 
 
 def _of_view(
-    query: Query, policy: str, snapshot: Snapshot, view: WindowView | LoadedView, place: Place
+    query: Query, policy: str, snapshot: Snapshot, view: WindowView | LoadedView, shard_page: Place
 ) -> dict[str, object] | None:
     """Return the estimate by a view; None where it is the static one: of a page newer than the snapshot or the load."""
-    at = int(snapshot.starts[place[0]]) + place[1]
-    if at >= int(snapshot.starts[place[0] + 1]) or view.scores[at] < 0:
+    position = int(snapshot.starts[shard_page[0]]) + shard_page[1]
+    if position >= int(snapshot.starts[shard_page[0] + 1]) or view.scores[position] < 0:
         return None
     if isinstance(view, LoadedView):
-        number = float(view.numbers[at])
+        number = float(view.numbers[position])
         numbers = {"x": number, "s": view.scale}
         terms = {"rule": LOADED, "formula": "x * s", "numbers": numbers, "value": number * view.scale, "of": 1.0}
         return None if isnan(number) else terms
-    why = windows.reason(policy, view.past, view.grains, query.crawl.rules.measures_max, at)
+    why = windows.reason(policy, view.past, view.grains, query.crawl.rules.measures_max, position)
     return {
         "rule": why.rule,
         "formula": why.formula,
         "numbers": why.numbers,
-        "value": float(view.estimates[at]) * view.rates_total,
+        "value": float(view.estimates[position]) * view.rates_total,
         "of": view.rates_total,
         "window_grains": view.grains,
         "warm": view.warm,

@@ -87,7 +87,7 @@ class FetchOrder:
     @property
     def kept(self) -> bool:
         """Whether the crawl keeps links that this endpoint can hold, as far as it knows."""
-        return self._kept.held
+        return self._kept.usable
 
     def due(self) -> bool:
         """Return whether somebody asked lately, and it is time to compute the order anew."""
@@ -202,19 +202,19 @@ def keyed(
     """
     fit = [(state & (UNFIT | Flag.KNOWN)) == Flag.KNOWN for state in states]
     opened = [(state & Flag.OPEN) != 0 for state in states]
-    unread = [np.flatnonzero(some & ~of) for some, of in zip(fit, opened, strict=True)]
-    read = [np.flatnonzero(some & of) for some, of in zip(fit, opened, strict=True)]
-    found = [
+    unread = [np.flatnonzero(some & ~is_open) for some, is_open in zip(fit, opened, strict=True)]
+    read = [np.flatnonzero(some & is_open) for some, is_open in zip(fit, opened, strict=True)]
+    read_pages = [
         _ReadPages.of(replica, pages, len(state)) for replica, pages, state in zip(replicas, read, states, strict=True)
     ]
-    interval = read_interval([one.observed for one in found], [one.rereads for one in found])
+    interval = read_interval([part.observed for part in read_pages], [part.rereads for part in read_pages])
     shards = []
-    for shard, (pages, one) in enumerate(zip(read, found, strict=True)):
-        ages = np.maximum(time.time() - one.read_us / MILLION, 1 / MILLION)
-        rates = change_rates(one.changes, one.observed, interval)
+    for shard, (pages, part) in enumerate(zip(read, read_pages, strict=True)):
+        ages = np.maximum(time.time() - part.read_us / MILLION, 1 / MILLION)
+        rates = change_rates(part.changes, part.observed, interval)
         keys = refresh_keys(worth[shard][pages], rates, ages)
         never = unread[shard]
-        shards.append(ShardPages(never, mixed[shard][never], pages, keys, one.read_us, len(states[shard])))
+        shards.append(ShardPages(never, mixed[shard][never], pages, keys, part.read_us, len(states[shard])))
     return shards
 
 
@@ -244,5 +244,5 @@ def change_rates(changes: Float64s, observed: Float64s, interval: float) -> Floa
 
 def refresh_keys(worth: Float64s, rates: Float64s, ages: Float64s) -> Float64s:
     """Return the keys of read pages, largest first, all below 0, so that never-read pages come before them."""
-    found: Float64s = -1 / np.maximum(np.sqrt(worth * rates) * ages, np.finfo(np.float64).tiny)
-    return found
+    keys: Float64s = -1 / np.maximum(np.sqrt(worth * rates) * ages, np.finfo(np.float64).tiny)
+    return keys

@@ -41,18 +41,18 @@ def forecast(progress: Sequence[PageProgress], now_us: int) -> CrawlForecast:
     idle = max(now_us - last.time_us, 0) / MILLION if last.time_us else 0.0
     if not last.to_fetch:
         return CrawlForecast("finished" if last.read else "new", 0, idle)
-    start = next((one for one in progress if one.read * RECENT >= last.read * (RECENT - 1)), last)
-    earlier = [one for one in progress if last.read - one.read >= READS_MIN and one.time_us < last.time_us]
+    start = next((point for point in progress if point.read * RECENT >= last.read * (RECENT - 1)), last)
+    earlier = [point for point in progress if last.read - point.read >= READS_MIN and point.time_us < last.time_us]
     if start not in earlier:
         start = earlier[-1] if earlier else last
     seconds, read = (last.time_us - start.time_us) / MILLION, last.read - start.read
     if read < READS_MIN:
         return CrawlForecast("new", last.to_fetch, idle)
-    pace, found = read / seconds, max((last.to_fetch - start.to_fetch + read) / read, 0.0)
+    pace, new_per_read = read / seconds, max((last.to_fetch - start.to_fetch + read) / read, 0.0)
     if idle > max(IDLE_SECONDS, READS_MIN / pace):
-        return CrawlForecast("idle", last.to_fetch, idle, pace, found)
+        return CrawlForecast("idle", last.to_fetch, idle, pace, new_per_read)
     fall = (start.to_fetch - last.to_fetch) / seconds
     left = last.to_fetch / fall if fall > 0 else SECONDS_MAX
     if left >= SECONDS_MAX:
-        return CrawlForecast("growing", last.to_fetch, idle, pace, found)
-    return CrawlForecast("ending", last.to_fetch, idle, pace, found, left)
+        return CrawlForecast("growing", last.to_fetch, idle, pace, new_per_read)
+    return CrawlForecast("ending", last.to_fetch, idle, pace, new_per_read, left)

@@ -39,9 +39,9 @@ class HostNames:
         return len(self._tables) * max(map(len, self._tables))
 
     def __getitem__(self, number: int) -> str:
-        at, shard = divmod(number, len(self._tables))
+        row, shard = divmod(number, len(self._tables))
         names = self._tables[shard].names
-        return names[at] if at < len(names) else ""
+        return names[row] if row < len(names) else ""
 
     def __eq__(self, other: object) -> bool:
         """Return whether both wrap the same tables, so that numbers mean the same hosts."""
@@ -54,7 +54,7 @@ class HostNames:
         shards = len(self._tables)
         if shards == 1:
             return columns[0].view(np.int32)
-        return joined([column.astype(np.int32) * shards + at for at, column in enumerate(columns)])
+        return joined([column.astype(np.int32) * shards + shard for shard, column in enumerate(columns)])
 
     def number(self, host: str) -> int | None:
         """Return a host's number, or None if it has no known page."""
@@ -64,22 +64,22 @@ class HostNames:
 
     def domains(self) -> tuple[Int32s, list[str]]:
         """Return the number of each host's registered domain, 0 for an unused host number, and the domains' names."""
-        found = np.zeros(len(self), np.int32)
+        domains = np.zeros(len(self), np.int32)
         shards, numbers = len(self._tables), dict[str, int]()
-        for at, (table, lock) in enumerate(zip(self._tables, self._locks, strict=True)):
+        for shard, (table, lock) in enumerate(zip(self._tables, self._locks, strict=True)):
             with lock:
                 own, names = table.domains.copy(), table.domain_names
             merged = np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int32)
-            rows = found[at::shards]  # The table may have grown since `found` was made.
+            rows = domains[shard::shards]  # The table may have grown since `domains` was made.
             rows[: len(own)] = merged[own[: len(rows)]]
-        return found, list(numbers)
+        return domains, list(numbers)
 
     def below(self, domain: str) -> list[int]:
         """Return the numbers of a host or domain and of all its subdomains."""
         shards, numbers = len(self._tables), list[int]()
-        for at, (table, lock) in enumerate(zip(self._tables, self._locks, strict=True)):
+        for shard, (table, lock) in enumerate(zip(self._tables, self._locks, strict=True)):
             with lock:
-                numbers += [n * shards + at for n in table.below(domain)]
+                numbers += [n * shards + shard for n in table.below(domain)]
         return numbers
 
 

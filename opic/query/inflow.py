@@ -195,14 +195,14 @@ class _Part:
             positions, urls = _named(shown, listed[there])
             told = set(urls)
             return cls(shown, inside, positions, urls, False, [url for url in area.urls if url not in told])
-        at, first = np.flatnonzero(inside & shown.live), 0
+        candidates, first = np.flatnonzero(inside & shown.live), 0
         if wanted.after is not None:
-            first = int(np.searchsorted(at, _position(query, shown, inside, wanted.after), side="right"))
-        positions, urls = at[:0], []
-        while not urls and first < len(at):
-            positions, urls = _named(shown, at[first : first + wanted.n])
+            first = int(np.searchsorted(candidates, _position(query, shown, inside, wanted.after), side="right"))
+        positions, urls = candidates[:0], []
+        while not urls and first < len(candidates):
+            positions, urls = _named(shown, candidates[first : first + wanted.n])
             first += wanted.n
-        return cls(shown, inside, positions, urls, first < len(at), None)
+        return cls(shown, inside, positions, urls, first < len(candidates), None)
 
     def answer(
         self,
@@ -285,8 +285,8 @@ def _from_links(query: Query, wanted: _Wanted) -> dict[str, object]:
 def _numbers_of(flows: PageFlows, shown: CrawlPages) -> Int64s:
     """Return the number of each page by position, that of no page for those newer than the links."""
     counts = np.diff(shown.starts).tolist()
-    found = np.concatenate([flows.kept.numbers.of_first(shard, count) for shard, count in enumerate(counts)])
-    numbers: Int64s = np.minimum(found, len(flows.graph))
+    given = np.concatenate([flows.kept.numbers.of_first(shard, count) for shard, count in enumerate(counts)])
+    numbers: Int64s = np.minimum(given, len(flows.graph))
     return numbers
 
 
@@ -299,8 +299,8 @@ def _received(flows: PageFlows, numbers: Int64s, inside: Bools, shares: Float64s
     weights[~graph.moves] = 0.0
     came = graph.matrix.spread(flows.damping * weights / np.maximum(graph.live, 1))
     came[graph.gone_at] = 0.0
-    found: Float64s = np.append(came, 0.0)[numbers]
-    return found
+    by_position: Float64s = np.append(came, 0.0)[numbers]
+    return by_position
 
 
 def _without_links(flows: PageFlows, numbers: Int64s) -> Bools:
@@ -308,8 +308,8 @@ def _without_links(flows: PageFlows, numbers: Int64s) -> Bools:
     graph, pool = flows.graph, flows.kept.pool
     without = graph.moves & (pool.counts(len(graph)) == 0)
     without[[page for page in pool.unknown if page < len(graph)]] = False
-    found: Bools = np.append(without, False)[numbers]
-    return found
+    by_position: Bools = np.append(without, False)[numbers]
+    return by_position
 
 
 def _counted(query: Query, wanted: _Wanted) -> dict[str, object]:
@@ -322,7 +322,7 @@ def _counted(query: Query, wanted: _Wanted) -> dict[str, object]:
     grains = {"inflow": rows.inflow.tolist()}
     if wanted.area.kind == "host":
         grains = _bounds_of_host(query, wanted.area.name, places, rows)
-    columns = {name: [min(one / total, 1.0) for one in column] for name, column in grains.items()}
+    columns = {name: [min(amount / total, 1.0) for amount in column] for name, column in grains.items()}
     bound = query.error_bound(rows.books)
     error = None if bound is None or books.cuts else inflow_error_bound(books, bound, rules.minted, rules.q)
     if error is not None and error >= 2 * (1 - rules.q / MILLION):
@@ -399,16 +399,16 @@ def host_bounds(inflow: Int64s, received: Int64s | None, sent: SiblingsSent, q: 
 def _named(shown: CrawlPages, positions: Int64s) -> tuple[Int64s, list[str]]:
     """Return the positions that still have a URL, for pages may be forgotten at any time, and these URLs."""
     places = shown.places(positions)
-    found = shown.crawl.urls_of(places)
-    here = [bool(found[place]) for place in places]
-    return positions[here], [found[place] for place in places if found[place]]
+    url_of = shown.crawl.urls_of(places)
+    here = [bool(url_of[shard_page]) for shard_page in places]
+    return positions[here], [url_of[shard_page] for shard_page in places if url_of[shard_page]]
 
 
 def _positions(query: Query, shown: CrawlPages, urls: Sequence[str]) -> Int64s:
     """Return the positions of pages in a state, its length for those that it lacks."""
     places = query.crawl.ids_of(urls) if urls else []
-    known = np.array([place or (0, 0) for place in places], np.int64).reshape(-1, 2)
-    there = np.array([place is not None for place in places], np.bool_)
+    known = np.array([shard_page or (0, 0) for shard_page in places], np.int64).reshape(-1, 2)
+    there = np.array([shard_page is not None for shard_page in places], np.bool_)
     return np.where(there, shown.positions(known[:, 0], known[:, 1]), len(shown))
 
 
@@ -423,19 +423,19 @@ def _inside(shown: CrawlPages, area: Area, listed: Int64s) -> Bools:
         number = shown.hosts.number(area.name if area.kind == "host" else host_of(area.name))
         mask: Bools = host == (-1 if number is None else number)
         if area.kind == "prefix":
-            at = np.flatnonzero(mask)
-            places = shown.places(at)
+            candidates = np.flatnonzero(mask)
+            places = shown.places(candidates)
             urls = shown.crawl.urls_of(places)
-            mask[at] = [urls[place].startswith(area.name) for place in places]
+            mask[candidates] = [urls[shard_page].startswith(area.name) for shard_page in places]
         return mask
     of_domain = [n for n in shown.hosts.below(area.name) if registered_domain(shown.hosts[n]) == area.name]
     return np.isin(host, np.array(of_domain, np.int32))
 
 
 def _position(query: Query, shown: CrawlPages, inside: Bools, url: str) -> int:
-    (place,) = query.crawl.ids_of([query.canonical(url)])
-    if place is not None:
-        at = int(shown.positions(np.array([place[0]]), np.array([place[1]]))[0])
-        if at < len(shown) and inside[at]:
-            return at
+    (shard_page,) = query.crawl.ids_of([query.canonical(url)])
+    if shard_page is not None:
+        position = int(shown.positions(np.array([shard_page[0]]), np.array([shard_page[1]]))[0])
+        if position < len(shown) and inside[position]:
+            return position
     raise BadInput("after is not a page of this domain: send the `next` of the answer before")

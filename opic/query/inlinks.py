@@ -53,17 +53,17 @@ def inlinks(query: Query, kept: KeptLinks, url: str, n: int = 100) -> dict[str, 
 
 def _linking(query: Query, kept: KeptLinks, url: str, n: int) -> dict[str, object] | None:
     crawl = query.crawl
-    (place,) = crawl.ids_of([url])
+    (shard_page,) = crawl.ids_of([url])
     with kept.lock:
         as_of = kept.catch_up(kept.check, lambda _: None).as_of
-        if place is None:
+        if shard_page is None:
             return None
-        found = _Sources.of(crawl, kept, place)
-    first = np.lexsort((found.shards, found.ids))[:n]
-    places = found.places(first)
+        sources = _Sources.of(crawl, kept, shard_page)
+    first = np.lexsort((sources.shards, sources.ids))[:n]
+    places = sources.places(first)
     urls = crawl.urls_of(places)
-    shown = [urls[place] for place in places if urls[place]]  # Without what was forgotten a moment ago.
-    return {"url": url, "inlinks": shown, "known": len(found.ids), "as_of": as_of}
+    shown = [urls[source] for source in places if urls[source]]  # Without what was forgotten a moment ago.
+    return {"url": url, "inlinks": shown, "known": len(sources.ids), "as_of": as_of}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class _Sources:
     links: Int64s  # How many links each has.
 
     @classmethod
-    def of(cls, crawl: Crawl, kept: KeptLinks, place: Place) -> "_Sources":
+    def of(cls, crawl: Crawl, kept: KeptLinks, shard_page: Place) -> "_Sources":
         """Find them. The caller holds the lock of the links, which are up to date.
 
         Raises:
@@ -84,15 +84,15 @@ class _Sources:
         loads = crawl.loads
         if kept.loads != loads:
             raise Outdated
-        sources = kept.pool.to(kept.numbers.one(*place))
+        sources = kept.pool.to(kept.numbers.number_of(*shard_page))
         parts, shards, ids = kept.numbers.by_shard(sources), *kept.numbers.places(sources)
         links = kept.pool.counts(int(sources.max(initial=-1)) + 1)[sources].astype(np.int64)
         live = np.zeros(len(sources), np.bool_)
-        for (at, ids_of_shard), replica in zip(parts, crawl.replicas, strict=True):
+        for (positions, ids_of_shard), replica in zip(parts, crawl.replicas, strict=True):
             with replica.reading():
                 if crawl.loads != loads:
                     raise Outdated
-                live[at] = (replica.state[ids_of_shard] & (Flag.OPEN | Flag.GONE)) == Flag.OPEN
+                live[positions] = (replica.state[ids_of_shard] & (Flag.OPEN | Flag.GONE)) == Flag.OPEN
         return cls(shards[live], ids[live], links[live])
 
     def places(self, some: Int64s) -> list[Place]:
@@ -119,26 +119,26 @@ def givers(query: Query, kept: KeptLinks, url: str, damping: float) -> dict[str,
 
 def _giving(query: Query, kept: KeptLinks, url: str, damping: float) -> dict[str, object] | None:
     crawl, view = query.crawl, query.exact_view()
-    (place,) = crawl.ids_of([url])
-    own = None if place is None else view.share(place)
-    if place is None or not own:
+    (shard_page,) = crawl.ids_of([url])
+    own = None if shard_page is None else view.share(shard_page)
+    if shard_page is None or not own:
         return None
     with kept.lock:
         kept.catch_up(kept.check, lambda _: None)
-        found = _Sources.of(crawl, kept, place)
-    at = view.positions(found.shards, found.ids)
-    here = at < len(view)
-    given = np.zeros(len(at))
-    given[here] = damping * view.estimates[at[here]] / np.maximum(found.links[here], 1) / own
+        sources = _Sources.of(crawl, kept, shard_page)
+    positions = view.positions(sources.shards, sources.ids)
+    here = positions < len(view)
+    given = np.zeros(len(positions))
+    given[here] = damping * view.estimates[positions[here]] / np.maximum(sources.links[here], 1) / own
     best = np.argsort(-given, kind="stable")[:GIVERS_MAX]
-    places = found.places(best)
+    places = sources.places(best)
     urls = crawl.urls_of(places)
     pages = [
-        {"url": urls[place], "share": min(share, 1.0)}
-        for place, share in zip(places, given[best].tolist(), strict=True)
-        if urls[place]
+        {"url": urls[source], "share": min(share, 1.0)}
+        for source, share in zip(places, given[best].tolist(), strict=True)
+        if urls[source]
     ]
-    return {"pages": pages, "known": len(at), "jump": max(1.0 - float(given.sum()), 0.0)}
+    return {"pages": pages, "known": len(positions), "jump": max(1.0 - float(given.sum()), 0.0)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class _Shard:
 
 
 class _Linked(NamedTuple):
-    place: Place
+    shard_page: Place
     url: str
     inlinks: int
 
@@ -186,14 +186,14 @@ def most_linked(  # noqa: PLR0917 - the terms of one question
             f'window={span.shown()} is a number of rounds: with by=inlinks say a duration like "7d" or "12h"'
         )
     cursor = None if after is None else Cursor.parse(after, len(query.crawl))
-    found, as_of = query.crawl.steadily(lambda: _most_linked(kept, n, within, span, cursor))
+    linked, as_of = query.crawl.steadily(lambda: _most_linked(kept, n, within, span, cursor))
     told = {"window": None if span is None else span.shown()}
     pages = [
-        {**page, **told, "inlinks": one.inlinks}
-        for page, one in zip(query.importance([one.url for one in found], policy), found, strict=True)
+        {**page, **told, "inlinks": entry.inlinks}
+        for page, entry in zip(query.importance([entry.url for entry in linked], policy), linked, strict=True)
         if page is not None
     ]
-    return answer_of(pages, lambda last: Cursor(*found[last].place, found[last].inlinks), n, as_of)
+    return answer_of(pages, lambda last: Cursor(*linked[last].shard_page, linked[last].inlinks), n, as_of)
 
 
 def _most_linked(
@@ -212,13 +212,13 @@ def _most_linked(
     urls = kept.crawl.urls_of(places)
     linked = zip(places, together[best].tolist(), strict=True)
     # Those without a URL were forgotten a moment ago.
-    return [_Linked(place, urls[place], count) for place, count in linked if urls[place]], as_of
+    return [_Linked(shard_page, urls[shard_page], count) for shard_page, count in linked if urls[shard_page]], as_of
 
 
 def _counts(kept: KeptLinks, within: str | None, span: Window | None) -> tuple[list[Int64s], float]:
     """Return by shard the in-links of pages, -1 for those that may not be in the answer; and a time."""
 
-    def look(replica: Replica) -> _Shard:
+    def read_shard(replica: Replica) -> _Shard:
         state = replica.state
         wanted: Bools = (state & (Flag.KNOWN | Flag.GONE)) == Flag.KNOWN
         if within is not None:
@@ -229,12 +229,12 @@ def _counts(kept: KeptLinks, within: str | None, span: Window | None) -> tuple[l
 
     crawl, loads = kept.crawl, kept.crawl.loads
     with kept.lock:
-        read = kept.catch_up(kept.check, look)
-        numbers = [kept.numbers.of_first(shard, one.pages) for shard, one in enumerate(read.taken)]
+        read = kept.catch_up(kept.check, read_shard)
+        numbers = [kept.numbers.of_first(shard, part.pages) for shard, part in enumerate(read.taken)]
         if span is None:
-            counts = [kept.inlinks.of(some) for some in numbers]
+            counts = [kept.inlinks.counts_of(some) for some in numbers]
         else:
-            since_us = max(one.time_us for one in read.taken) - span.amount * UNITS_US[span.unit]
+            since_us = max(part.time_us for part in read.taken) - span.amount * UNITS_US[span.unit]
             recent = [
                 some[_read_since(replica, len(some), since_us)]
                 for replica, some in zip(crawl.replicas, numbers, strict=True)
@@ -243,17 +243,19 @@ def _counts(kept: KeptLinks, within: str | None, span: Window | None) -> tuple[l
             counts = [column[some] for some in numbers]
         if kept.loads != loads or crawl.loads != loads:
             raise Outdated
-    found = [np.where(one.wanted & (some > 0), some, -1) for one, some in zip(read.taken, counts, strict=True)]
-    return found, read.as_of
+    wanted_counts = [
+        np.where(part.wanted & (some > 0), some, -1) for part, some in zip(read.taken, counts, strict=True)
+    ]
+    return wanted_counts, read.as_of
 
 
 def _read_since(replica: Replica, pages: int, since_us: float) -> Bools:
     """Return a mask of the first pages of a shard that were read at some time or later."""
-    found = np.zeros(pages, np.bool_)
+    mask = np.zeros(pages, np.bool_)
     for first in range(0, pages, PAGES_AT_ONCE):
         part = slice(first, min(first + PAGES_AT_ONCE, pages))
         with replica.reading():
             if pages > len(replica):
                 raise Outdated
-            found[part] = replica.histories.last_read_us(replica.columns.row[part]) >= max(since_us, 1)
-    return found
+            mask[part] = replica.histories.last_read_us(replica.columns.row[part]) >= max(since_us, 1)
+    return mask

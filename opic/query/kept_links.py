@@ -85,9 +85,9 @@ class KeptLinks:
         self._queues: list[list[Change]] = [[] for _ in crawl.shards]
         self._queued, self._lost = [0] * len(crawl), False
         self._listening = False
-        self._lengths = [PAGES_MAX] * len(crawl)  # By shard: its pages as of the last `take`; see `_far`.
+        self._lengths = [PAGES_MAX] * len(crawl)  # By shard: its pages as of the last `_look`; see `_far`.
         self._unknown = UnknownLinks()
-        # By shard: how many entries it had sent to each other one, as of the last `take`; how many it has taken of
+        # By shard: how many entries it had sent to each other one, as of the last `_look`; how many it has taken of
         # each, as of then, and as of the last record. -1 is not known.
         self._sent: list[dict[int, tuple[int, bytes]]] = [{} for _ in crawl.shards]
         self._received, self._taken = (np.full((len(crawl), len(crawl)), -1) for _ in range(2))
@@ -108,13 +108,13 @@ class KeptLinks:
         """Raise NotKept if the crawl keeps no links, LinksTooLarge if they were found too large; for `catch_up`."""
         if not self.kept:
             raise NotKept(NOT_KEPT)
-        if not self.held:
+        if not self.usable:
             if self.loads:
                 self.release()
             raise LinksTooLarge(self.too_large)
 
     @property
-    def held(self) -> bool:
+    def usable(self) -> bool:
         """Whether the crawl keeps links that were not found too large for this endpoint.
 
         They are tried again after a start, and once the crawl is restored or made anew.
@@ -168,12 +168,12 @@ class KeptLinks:
         log.warning("the kept links are too large for this endpoint, which answers from cash: %s", self.too_large)
         return True
 
-    def catch_up(self, check: Callable[[], object], take: Callable[[Replica], T]) -> LinksRead[T]:
+    def catch_up(self, check: Callable[[], object], read_replica: Callable[[Replica], T]) -> LinksRead[T]:
         """Bring the links up to date with the journals. The caller holds `lock`.
 
         Args:
             check: called after the replicas were brought up to date, and before anything else is read; may raise.
-            take: called for each replica, which is then at the position that the links will be at.
+            read_replica: called for each replica, which is then at the position that the links will be at.
 
         Raises:
             LinksTooLarge: they need more memory than they may take.
@@ -191,7 +191,7 @@ class KeptLinks:
                 self._load(loads)
                 continue
             try:
-                read = self._followed(take)
+                read = self._followed(read_replica)
             except BaseException:
                 self._lost = True  # What was taken out of the queues is not in the pool.
                 raise
@@ -230,10 +230,10 @@ class KeptLinks:
             if self._scores is None:
                 pages, scores = score_pages(self.new_links, self.inlinks)
                 ids, of_shard = list[Int64s](), list[Int64s]()
-                for at, found in self.numbers.by_shard(pages):
-                    order = np.argsort(found)
-                    ids.append(found[order])
-                    of_shard.append(scores[at][order])
+                for positions, own_ids in self.numbers.by_shard(pages):
+                    order = np.argsort(own_ids)
+                    ids.append(own_ids[order])
+                    of_shard.append(scores[positions][order])
                 self._scores = LinkScores(self.loads, ids, of_shard)
             return self._scores
 
@@ -284,8 +284,9 @@ class KeptLinks:
 
     def _numbered(self, number: int, links: PageLinks) -> tuple[Int64s, Uint32s, Uint32s, Bools]:
         """Return the numbers of pages of a shard; how many links each has; those, in one array; and which are new."""
-        linked, counts, new = self.numbers.of(number, links.near.astype(np.int64)), links.near_counts, links.near_new
-        pages = self.numbers.of(number, links.pages.astype(np.int64))
+        linked = self.numbers.numbers_of(number, links.near.astype(np.int64))
+        counts, new = links.near_counts, links.near_new
+        pages = self.numbers.numbers_of(number, links.pages.astype(np.int64))
         self._unknown.drop(pages)
         if len(links.far):
             far = self._far_many(links.far, links.far_shards)
@@ -293,8 +294,9 @@ class KeptLinks:
                 sources, sent = np.repeat(pages, links.far_counts)[lost], self._sent[number]
                 deposits = [(number, shard, sent.get(shard, (0, b""))[0]) for shard in links.far_shards[lost].tolist()]
                 self._unknown.add(sources, links.far[lost], links.far_new[lost], np.array(deposits, np.int64))
-            at = np.repeat(np.cumsum(links.near_counts, dtype=np.int64), links.far_counts)  # Behind the near ones.
-            linked, new = np.insert(linked, at, far), np.insert(new, at, links.far_new)
+            # Behind the near ones.
+            positions = np.repeat(np.cumsum(links.near_counts, dtype=np.int64), links.far_counts)
+            linked, new = np.insert(linked, positions, far), np.insert(new, positions, links.far_new)
             counts = links.near_counts + links.far_counts
         return pages, counts, linked.astype(np.uint32), new
 
@@ -304,9 +306,9 @@ class KeptLinks:
         prints, shards = fingerprints[order], of_shards[order]
         new = np.ones(len(order), np.bool_)
         new[1:] = (prints[1:] != prints[:-1]) | (shards[1:] != shards[:-1])
-        found = np.empty(len(order), np.int64)
-        found[order] = self._far(prints[new], shards[new])[np.cumsum(new) - 1]
-        return found
+        numbers = np.empty(len(order), np.int64)
+        numbers[order] = self._far(prints[new], shards[new])[np.cumsum(new) - 1]
+        return numbers
 
     def _queue(self, number: int, effect: Effect) -> None:
         """Note the links that a record changed, and deliveries. Called while the replica's lock is held."""
@@ -324,10 +326,10 @@ class KeptLinks:
             self._queues[number].clear()
             self._lost = True
 
-    def _followed(self, take: Callable[[Replica], T]) -> LinksRead[T] | None:
+    def _followed(self, read_replica: Callable[[Replica], T]) -> LinksRead[T] | None:
         """Take in what changed; None if a replica was reloaded meanwhile."""
         as_of, before, taken = self.crawl.as_of, self._lengths, list[T]()
-        heads, changed = self._look(lambda replica: taken.append(take(replica)))
+        heads, changed = self._look(lambda replica: taken.append(read_replica(replica)))
         if self.crawl.loads != self.loads or self._lost:
             return None
         if heads != self._heads:
@@ -341,14 +343,16 @@ class KeptLinks:
             self._heads, self._scores = heads, None
         return LinksRead(as_of, heads, taken)
 
-    def _look(self, take: Callable[[Replica], object] = lambda _: None) -> tuple[list[Head], list[list[Change]]]:
-        """Note where each shard is, call `take` for it there, and return what its queue had by then."""
+    def _look(
+        self, read_replica: Callable[[Replica], object] = lambda _: None
+    ) -> tuple[list[Head], list[list[Change]]]:
+        """Note where each shard is, call `read_replica` for it there, and return what its queue had by then."""
         heads, changed, digests = list[Head](), list[list[Change]](), list[dict[int, bytes]]()
         self._lengths = []
         for number, replica in enumerate(self.crawl.replicas):
             with replica.reading():
                 heads.append(replica.head)
-                take(replica)
+                read_replica(replica)
                 self._lengths.append(len(replica))
                 self._sent[number], self._taken[number] = replica.sent, self._received[number]
                 digests.append(replica.taken)
@@ -366,15 +370,15 @@ class KeptLinks:
         """Add the links to pages of a shard that have become known, those with ids from `first` on, to their rows."""
         with self.crawl.replicas[number].reading() as replica:
             prints = replica.index.fingerprints[first : self._lengths[number]].copy()
-        if not len(prints) or not len((found := self._unknown.found(prints)).sources):
+        if not len(prints) or not len((known := self._unknown.pop_known(prints)).sources):
             return
-        targets = self.numbers.of(number, first + found.at).astype(np.uint32)
-        self._note_before(np.unique(found.sources))
+        targets = self.numbers.numbers_of(number, first + known.targets).astype(np.uint32)
+        self._note_before(np.unique(known.sources))
         if self._inlinks is not None:
             self._inlinks.replace(NO_LINKS, targets)
-        for pool, some in ((self.pool, np.ones(len(targets), np.bool_)), (self.new_links, found.fresh)):
-            pool.drop_unknown(found.sources[some & found.coming])
-            pool.add_links(found.sources[some], targets[some])
+        for pool, some in ((self.pool, np.ones(len(targets), np.bool_)), (self.new_links, known.fresh)):
+            pool.drop_unknown(known.sources[some & known.coming])
+            pool.add_links(known.sources[some], targets[some])
 
     def _leave_out_refused(self) -> None:
         sources, fresh = self._unknown.refused(self._taken)
@@ -422,14 +426,14 @@ class KeptLinks:
     def _far(self, fingerprints: NDArray[np.uint64], of_shards: NDArray[np.uint16]) -> Int64s:
         """Return the numbers of pages of other shards, UNKNOWN_PAGE for those not known there yet.
 
-        So are those that became known since `take`, in a replica that another thread follows: what it copied lacks
+        So are those that became known since `_look`, in a replica that another thread follows: what it copied lacks
         them.
         """
-        found = np.full(len(fingerprints), UNKNOWN_PAGE, np.int64)
+        numbers = np.full(len(fingerprints), UNKNOWN_PAGE, np.int64)
         for number in np.unique(of_shards).tolist():
-            at = np.flatnonzero(of_shards == number)
+            positions = np.flatnonzero(of_shards == number)
             with self.crawl.replicas[number].reading() as replica:
-                ids = replica.index.find(fingerprints[at])  # Of forgotten pages too, which are as gone ones.
+                ids = replica.index.find(fingerprints[positions])  # Of forgotten pages too, which are as gone ones.
             known = (ids >= 0) & (ids < self._lengths[number])
-            found[at[known]] = self.numbers.of(number, ids[known])
-        return found
+            numbers[positions[known]] = self.numbers.numbers_of(number, ids[known])
+        return numbers

@@ -34,8 +34,8 @@ def stored_pairs(crawl: Crawl, shard: int, starts: Int64s) -> Iterator[tuple[Int
         sources = [np.repeat(pages, links.near_counts)]
         targets = [links.near.astype(np.int64) + starts[shard]]
         for number in np.unique(links.far_shards).tolist():
-            at = links.far_shards == number
-            ids = crawl.replicas[number].index.find(links.far[at])
-            sources.append(np.repeat(pages, links.far_counts)[at][ids >= 0])
+            mask = links.far_shards == number
+            ids = crawl.replicas[number].index.find(links.far[mask])
+            sources.append(np.repeat(pages, links.far_counts)[mask][ids >= 0])
             targets.append(ids[ids >= 0] + starts[number])
         yield pages, np.concatenate(sources), np.concatenate(targets)

@@ -55,12 +55,11 @@ class InLinkCounts:
         changed, self._changed, self._noted = self._changed, [], 0
         return None if changed is None else np.unique(np.concatenate([NO_LINKS, *changed]))
 
-    def of(self, pages: Int64s | Uint32s) -> Int64s:
-        """Return the in-links of pages."""
-        found = np.zeros(len(pages), np.int64)
+    def counts_of(self, pages: Int64s | Uint32s) -> Int64s:
+        counts = np.zeros(len(pages), np.int64)
         inside = pages < len(self._counts)
-        found[inside] = self._counts[pages[inside]]
-        return found
+        counts[inside] = self._counts[pages[inside]]
+        return counts
 
 
 def score_pages(new_links: LinkPool, inlinks: InLinkCounts) -> tuple[Int64s, Int64s]:
@@ -73,8 +72,8 @@ def score_pages(new_links: LinkPool, inlinks: InLinkCounts) -> tuple[Int64s, Int
     counts = new_links.counts(new_links.pages_linked())
     rows = np.flatnonzero(counts > 0)
     scores = np.zeros(len(counts), np.int64)
-    for pages, links, of in new_links.gathered(rows):
-        scores[pages] = np.bincount(of, inlinks.of(links), len(pages)).astype(np.int64)
+    for pages, links, sources in new_links.gathered(rows):
+        scores[pages] = np.bincount(sources, inlinks.counts_of(links), len(pages)).astype(np.int64)
     for page, unknown in new_links.unknown.items():
         scores[page] += unknown
     pages = np.flatnonzero(scores)

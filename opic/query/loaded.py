@@ -104,9 +104,9 @@ class LoadedColumns:
 
     def view(self, starts: Int64s, live: Bools, static: Float64s) -> LoadedView:
         """Return the estimates of pages; the arguments are those of `estimates_of`."""
-        found = estimates_of(self.columns, starts, live, static)
-        scores = np.where(live, found.estimates, -1.0)
-        return LoadedView(self.about, found.estimates, scores, np.sort(scores), found.numbers, found.scale)
+        loaded = estimates_of(self.columns, starts, live, static)
+        scores = np.where(live, loaded.estimates, -1.0)
+        return LoadedView(self.about, loaded.estimates, scores, np.sort(scores), loaded.numbers, loaded.scale)
 
 
 class LoadedImportance:
@@ -158,20 +158,20 @@ class LoadedImportance:
             self._columns = None
             raise NotKept(NOTHING)
         with self._lock:
-            crawl, held = self._crawl, self._columns
+            crawl, cached = self._crawl, self._columns
             if not crawl.as_of:
                 crawl.follow()  # For the first time.
-            if held is not None and held.about == about and held.loads == crawl.loads:
-                return held
+            if cached is not None and cached.about == about and cached.loads == crawl.loads:
+                return cached
             loads, shards = crawl.loads, range(len(crawl))
             if len(about.pages) != len(crawl) or about.prints != [
                 page_prints(crawl, n, about.pages[n]) for n in shards
             ]:
                 raise NotKept("the loaded importance is of other pages than this store has: load it again")
-            if held is None or held.about != about:
+            if cached is None or cached.about != about:
                 columns = [self._column(about, number) for number in shards]
             else:
-                columns = held.columns
+                columns = cached.columns
             if crawl.loads != loads:
                 raise Outdated
             self._columns = LoadedColumns(about, loads, columns)

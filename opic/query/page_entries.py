@@ -79,11 +79,11 @@ def use_exact(entries: Mapping[Place, dict[str, object]], view: ExactView, loads
     if view.loads != loads:
         raise Outdated
     here: list[tuple[dict[str, object], float]] = []
-    for place, entry in entries.items():
+    for shard_page, entry in entries.items():
         for name in ("gone", "rank", "percentile"):
             entry.pop(name, None)
         entry |= {"policy": EXACT, "error_bound": view.bound, "importance": 0.0}
-        if (share := view.share(place)) is None:
+        if (share := view.share(shard_page)) is None:
             entry["gone"] = True
         else:
             here.append((entry, share))
@@ -94,14 +94,14 @@ def use_exact(entries: Mapping[Place, dict[str, object]], view: ExactView, loads
 
 def use_window(entries: Mapping[Place, dict[str, object]], snapshot: Snapshot, view: View) -> None:
     """Replace static estimates by those of a window policy, or loaded ones, which have no error bound of now."""
-    for at, entry in zip(live_positions(list(entries), snapshot, view), entries.values(), strict=True):
+    for position, entry in zip(live_positions(list(entries), snapshot, view), entries.values(), strict=True):
         entry.pop("error_bound", None)
         entry.update(terms_of(view))
         # A page newer than the snapshot keeps its static estimate, as young pages have under every policy.
-        if "gone" in entry or at is None:
+        if "gone" in entry or position is None:
             continue
-        entry["importance"] = float(view.estimates[at])
-        (rank,) = view.ranks([view.scores[at]])
+        entry["importance"] = float(view.estimates[position])
+        (rank,) = view.ranks([view.scores[position]])
         entry |= {"rank": rank, "percentile": percentile(rank, snapshot.books.live)}
 
 
@@ -113,8 +113,8 @@ def terms_of(view: View | None) -> dict[str, object]:
 def live_positions(places: Sequence[Place], snapshot: Snapshot, view: View) -> list[int | None]:
     """Return the positions of pages in a snapshot; None for those that are newer, or not live there."""
     shards, ids = np.array(places, np.int64).reshape(-1, 2).T
-    found = snapshot.positions(shards, ids).tolist()
-    return [at if at < len(snapshot) and view.scores[at] >= 0 else None for at in found]
+    positions = snapshot.positions(shards, ids).tolist()
+    return [position if position < len(snapshot) and view.scores[position] >= 0 else None for position in positions]
 
 
 def times_of(rows: Rows, ranking: Ranking | None) -> tuple[float, float | None]:

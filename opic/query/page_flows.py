@@ -107,7 +107,7 @@ class PageFlows:
         weights, numbers = self._trusted(read), self.kept.numbers
         if not weights.any():
             for shard, taken in enumerate(read.taken):
-                weights[numbers.of(shard, taken.seeds)] = 1.0
+                weights[numbers.numbers_of(shard, taken.seeds)] = 1.0
             weights[self.graph.gone_at] = 0.0
         return self._advanced(self.trust, weights)
 
@@ -123,10 +123,10 @@ class PageFlows:
         """Have the flows begin with the saved visits, if there are some of use."""
         if self.saved is None:
             return
-        found = self.saved.read(read.heads, [len(taken.state) for taken in read.taken])
-        if found is not None:
-            self._first = dict(zip((self.importance, self.trust), map(self._column, found), strict=True))
-            pages = sum(map(len, found[0]))
+        visits = self.saved.read(read.heads, [len(taken.state) for taken in read.taken])
+        if visits is not None:
+            self._first = dict(zip((self.importance, self.trust), map(self._column, visits), strict=True))
+            pages = sum(map(len, visits[0]))
             log.info("exact importance goes on from the visits of %d pages in %s", pages, self.saved.path)
 
     def _advanced(self, flow: Flow, weights: Float64s) -> Flow:
@@ -138,7 +138,8 @@ class PageFlows:
     def _trusted(self, read: LinksRead[PageStates]) -> Float64s:
         trust, numbers = np.zeros(len(self.graph)), self.kept.numbers
         for shard, taken in enumerate(read.taken):
-            trust[numbers.of(shard, np.fromiter(taken.trust, np.int64, len(taken.trust)))] = list(taken.trust.values())
+            trusted = np.fromiter(taken.trust, np.int64, len(taken.trust))
+            trust[numbers.numbers_of(shard, trusted)] = list(taken.trust.values())
         trust[self.graph.gone_at] = 0.0
         return trust
 

@@ -169,13 +169,15 @@ class PageQuery:
         exact = self._default_exact
         if exact is not None and (told := exact.told_of(places)) is not None:
             # Of a page that is newer still, the least that it can have.
-            return EXACT, [(told.share(place) or 0.0) if told.knows(place) else told.jump for place in places]
+            return EXACT, [
+                (told.share(shard_page) or 0.0) if told.knows(shard_page) else told.jump for shard_page in places
+            ]
         policy, span = self.policy_of(self.by_cash, None)
         if span is None:
             return policy, [None] * len(places)
         snapshot, view = self.snapshots.view(policy, span)
         known = live_positions(places, snapshot, view)
-        return policy, [None if at is None else float(view.estimates[at]) for at in known]
+        return policy, [None if position is None else float(view.estimates[position]) for position in known]
 
     def default_bound(self, parts: Sequence[Books], whole: Books | None = None) -> tuple[str, float | None]:
         """Return the default policy and the bound on the error of its estimates, as of what is in memory.
@@ -268,9 +270,9 @@ class PageQuery:
             except BadInput as error:
                 taken.append(error)
         answers = self.crawl.steadily(lambda: self._answers(taken, asked_at))
-        for at, (ask, answer) in enumerate(zip(asks, answers, strict=True)):
+        for index, (ask, answer) in enumerate(zip(asks, answers, strict=True)):
             if isinstance(answer, NotKept) and ask.policy is None:  # The keeping of links ended meanwhile.
-                (answers[at],) = self.importances([replace(ask, policy=self.by_cash)])
+                (answers[index],) = self.importances([replace(ask, policy=self.by_cash)])
         return answers
 
     def importances_at_hand(self, asks: Sequence[Ask]) -> list[ImportanceAnswer | Exception | None]:
@@ -292,7 +294,7 @@ class PageQuery:
             except BadInput as error:
                 taken.append(error)
         nothing: list[ImportanceAnswer | Exception | None] = [
-            one if isinstance(one, Exception) else None for one in taken
+            item if isinstance(item, Exception) else None for item in taken
         ]
         try:
             return self.crawl.undisturbed(lambda: self._at_hand(taken, view)) or nothing
@@ -393,8 +395,8 @@ class PageQuery:
             BadUrl: the URL is invalid.
         """
         canonical = self.canonical(url)
-        (place,), rows = self.crawl.find_rows([canonical])
-        if place is None:
+        (shard_page,), rows = self.crawl.find_rows([canonical])
+        if shard_page is None:
             return None
         return {"url": canonical, "measures": measures_of(rows)}
 
@@ -437,4 +439,4 @@ def _distinct(asks: Sequence[_Taken]) -> list[str]:
 
 
 def _known(urls: Sequence[str], places: Sequence[Place | None]) -> dict[str, Place]:
-    return {url: place for url, place in zip(urls, places, strict=True) if place is not None}
+    return {url: shard_page for url, shard_page in zip(urls, places, strict=True) if shard_page is not None}

@@ -71,12 +71,12 @@ class Query(PageQuery):
         def ask() -> dict[str, Any]:
             pages, view = self._shown(policy, span, further=True)
             tops: dict[object, tuple[dict[str, Any], float]] = pages.kept.setdefault("tops", {})
-            if (found := tops.get(key := (n, within, after, state, policy, span))) is None:
-                found = best_pages(pages, view, n, within, after, state=state)
+            if (top := tops.get(key := (n, within, after, state, policy, span))) is None:
+                top = best_pages(pages, view, n, within, after, state=state)
                 if len(tops) >= TOPS_KEPT_MAX:
                     tops.clear()
-                tops[key] = found
-            answer, lost = found
+                tops[key] = top
+            answer, lost = top
             view, best = view.without(lost) if isinstance(view, ExactView) else view, answer["pages"]
             measured = self._measured(policy, span, pages, view)
             if not isinstance(view, ExactView):
@@ -136,23 +136,25 @@ class Query(PageQuery):
         return domains
 
     def sites(
-        self, of: Literal["host", "domain"], n: int, policy: str | None = None, window: float | str | None = None
+        self, kind: Literal["host", "domain"], n: int, policy: str | None = None, window: float | str | None = None
     ) -> dict[str, Any]:
         """Return `hosts` or `domains` by that name, and "as_of", a time (Unix seconds) that no value is older than."""
-        check_count(n, of)
+        check_count(n, kind)
 
         def ask(named: str | None) -> dict[str, Any]:
             policy, span = self.policy_of(named, window)
             pages, view = self._shown(policy, span)
             measured = self._measured(policy, span, pages, view)
-            if of == "host":
+            if kind == "host":
                 best = _best_sites(pages, view, pages.sites, n)
-                found = [{"host": pages.hosts[number], **counts, **measured} for number, counts in best]
-                return {"hosts": found, "as_of": pages.as_of}
+                rows = [{"host": pages.hosts[number], **counts, **measured} for number, counts in best]
+                return {"hosts": rows, "as_of": pages.as_of}
             sites, names, hosts = pages.domains
             best = _best_sites(pages, view, sites, n)
-            found = [{"domain": names[at], **counts, "hosts": int(hosts[at]), **measured} for at, counts in best]
-            return {"domains": found, "as_of": pages.as_of}
+            rows = [
+                {"domain": names[number], **counts, "hosts": int(hosts[number]), **measured} for number, counts in best
+            ]
+            return {"domains": rows, "as_of": pages.as_of}
 
         return self.answered(policy, ask)
 
@@ -214,14 +216,14 @@ class Query(PageQuery):
         return {**_grains(whole), "shards": shards}
 
 
-def check_count(n: int, of: str) -> None:
+def check_count(n: int, item: str) -> None:
     """Check that at least one item is requested.
 
     Raises:
         BadInput: `n` is less than 1.
     """
     if n < 1:
-        raise BadInput(f"n={n}: ask for at least one {of}")
+        raise BadInput(f"n={n}: ask for at least one {item}")
 
 
 def _best_sites(

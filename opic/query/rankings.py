@@ -28,15 +28,15 @@ def largest(values: Int64s | Float64s, count: int, least: float | None = None) -
     array([2, 0, 3])
     """
     if count >= len(values):
-        at = np.arange(len(values))
+        positions = np.arange(len(values))
     elif least is not None and count <= len(some := np.flatnonzero(values >= least)) <= GUESSED_MAX * count:
-        at = some[largest(values[some], count)]
+        positions = some[largest(values[some], count)]
     else:
         edge = np.partition(values, len(values) - count)[len(values) - count]
         above = np.flatnonzero(values > edge)
-        at = np.concatenate((above, np.flatnonzero(values == edge)[: count - len(above)]))
-    at = at[values[at] >= 0]
-    return at[np.argsort(-values[at], kind="stable")]
+        positions = np.concatenate((above, np.flatnonzero(values == edge)[: count - len(above)]))
+    positions = positions[values[positions] >= 0]
+    return positions[np.argsort(-values[positions], kind="stable")]
 
 
 def ranks_among(ascending: Int64s | Float64s, scores: Sequence[float]) -> list[int]:
@@ -117,6 +117,6 @@ def ranks_of_best(scores: Sequence[int]) -> list[int]:
     [1, 2, 2, 4]
     """
     ranks: list[int] = []
-    for place, score in enumerate(scores):
-        ranks.append(ranks[-1] if place and score == scores[place - 1] else place + 1)
+    for position, score in enumerate(scores):
+        ranks.append(ranks[-1] if position and score == scores[position - 1] else position + 1)
     return ranks

@@ -61,7 +61,7 @@ class SavedVisits:
         """
         pages = list(map(len, visits[0]))
         head = self._identity() | {
-            "heads": [[one.lsn, one.digest.hex()] for one in heads],
+            "heads": [[shard_head.lsn, shard_head.digest.hex()] for shard_head in heads],
             "pages": pages,
             "prints": [page_prints(self._crawl, shard, count) for shard, count in enumerate(pages)],
         }

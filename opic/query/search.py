@@ -50,28 +50,28 @@ def _search(query: Query, wanted: str, n: int, within: str | None, after: str | 
     scores, total = pages.scores, pages.total
     candidates = np.flatnonzero(pages.live if within is None else pages.live & pages.within(within))
     first = 0 if after is None else int(np.searchsorted(candidates, _position(pages, after)))
-    end, at = time.monotonic() + SECONDS_MAX, first
-    found: dict[int, str] = {}  # By position.
-    while at < len(candidates) and (at == first or time.monotonic() < end):
-        positions = candidates[at : at + URLS_A_READ]
+    end, cursor = time.monotonic() + SECONDS_MAX, first
+    matches: dict[int, str] = {}  # By position.
+    while cursor < len(candidates) and (cursor == first or time.monotonic() < end):
+        positions = candidates[cursor : cursor + URLS_A_READ]
         places = pages.places(positions)
         urls = query.crawl.urls_of(places)
-        for position, place in zip(positions.tolist(), places, strict=True):
-            if wanted in urls[place].lower():
-                found[position] = urls[place]
-        at += len(positions)
-    best = sorted(found, key=lambda position: (-scores[position].item(), position))[:n]
+        for position, shard_page in zip(positions.tolist(), places, strict=True):
+            if wanted in urls[shard_page].lower():
+                matches[position] = urls[shard_page]
+        cursor += len(positions)
+    best = sorted(matches, key=lambda position: (-scores[position].item(), position))[:n]
     answer: dict[str, object] = {
         "pages": [
-            {"url": found[position], "importance": min(scores[position].item() / total, 1.0)} for position in best
+            {"url": matches[position], "importance": min(scores[position].item() / total, 1.0)} for position in best
         ],
-        "found": len(found),
-        "looked_at": at - first,
+        "found": len(matches),
+        "looked_at": cursor - first,
         "known_pages": len(candidates),
         "as_of": pages.as_of,
     }
-    if at < len(candidates):
-        ((shard, page),) = pages.places(candidates[at : at + 1])
+    if cursor < len(candidates):
+        ((shard, page),) = pages.places(candidates[cursor : cursor + 1])
         answer["next"] = f"{shard}-{page}"
     return answer
 

@@ -46,8 +46,8 @@ class Part:
         for left in reversed(range(COPIES_MAX)):
             # A small crawl that is fed may grow by too much each time: nothing changes during the last copy.
             with nullcontext() if left else replica.lock:
-                if (found := cls._copied(replica)) is not None:
-                    return found
+                if (part := cls._copied(replica)) is not None:
+                    return part
         raise StoreUnavailable(f"shard {replica.shard} was reloaded repeatedly while it was read: try again")
 
     @classmethod

@@ -175,8 +175,8 @@ class Snapshot(CrawlPages):
 
     def _clocks(self) -> Clocks:
         parts, rules = self.parts, self.crawl.rules
-        of = [part.series for part in parts], [part.books for part in parts], rules, parts[0].round_counts
-        return self._keep("clocks", lambda: Clocks(*of))
+        terms = [part.series for part in parts], [part.books for part in parts], rules, parts[0].round_counts
+        return self._keep("clocks", lambda: Clocks(*terms))
 
     def _past(self) -> windows.Past:
         histories = [part.histories() for part in self.parts]

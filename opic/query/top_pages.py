@@ -44,7 +44,7 @@ class Cursor:
             number = float(value)
         except ValueError:
             number = math.nan
-        whole = all(one.isascii() and one.isdecimal() for one in (shard, page)) and len(text) <= CURSOR_CHARS_MAX
+        whole = all(part.isascii() and part.isdecimal() for part in (shard, page)) and len(text) <= CURSOR_CHARS_MAX
         if not (whole and 0 <= number < math.inf and int(shard) < shards and int(page) < 1 << 32):
             raise BadInput(f"after={text[:40]!r} is none of this service: send the `next` of the answer before")
         return cls(int(shard), int(page), number)
@@ -116,10 +116,10 @@ def best_pages(
     places = shown.places(positions)
     urls, rows = shown.crawl.urls_of(places), shown.crawl.rows(places)
     cash = rows.cash if isinstance(shown, ExactView) else shown.cash[positions]
-    columns = [urls[place] for place in places], best, ranks, cash.tolist(), rows.reads.tolist()
-    pages = [_entry(*one, total) for one in zip(*columns, strict=True)]
+    columns = [urls[shard_page] for shard_page in places], best, ranks, cash.tolist(), rows.reads.tolist()
+    pages = [_entry(*row, total) for row in zip(*columns, strict=True)]
     answer = answer_of(pages, lambda last: Cursor(*places[last], best[last] / total), n, shown.as_of)
-    lost = sum(score / total for place, score in zip(places[:n], best, strict=False) if not urls[place])
+    lost = sum(score / total for shard_page, score in zip(places[:n], best, strict=False) if not urls[shard_page])
     answer["pages"] = [page for page in answer["pages"] if page["url"]]
     return answer, lost
 
@@ -138,8 +138,8 @@ def _some(
     mask = np.ones(len(scores), np.bool_) if within is None else shown.within(within)
     if after is not None:
         cursor = Cursor.parse(after, len(shown.starts) - 1)
-        at = shown.positions(np.array([cursor.shard]), np.array([cursor.page]))
-        mask &= cursor.later(scores, int(at[0]), total)
+        position = shown.positions(np.array([cursor.shard]), np.array([cursor.page]))
+        mask &= cursor.later(scores, int(position[0]), total)
     return np.flatnonzero(mask)
 
 

@@ -26,7 +26,7 @@ class LinksFound:
     """Links whose page has become known. Arrays are (n,)."""
 
     sources: Int64s  # The number of the page that links.
-    at: Int64s  # Which of the pages that became known it leads to.
+    targets: Int64s  # Which of the pages that became known it leads to.
     fresh: Bools  # Whether the read before of the source did not show it.
     coming: Bools  # Whether it was on its way until now.
 
@@ -55,8 +55,8 @@ class UnknownLinks:
     @property
     def pages_coming(self) -> int:
         """The number of pages that links on their way lead to."""
-        at = self._coming[:, 0]
-        return len(np.unique(self._target[at[self._state[at] == COMING]])) if len(at) else 0
+        rows = self._coming[:, 0]
+        return len(np.unique(self._target[rows[self._state[rows] == COMING]])) if len(rows) else 0
 
     def add(self, sources: Int64s, targets: Uint64s, fresh: Bools, deposits: Int64s) -> None:
         """Add links of pages, which have none here.
@@ -90,14 +90,14 @@ class UnknownLinks:
         flags[list(here)] = True
         self._take_out(np.flatnonzero(flags[self._source[: self._used]] & (self._state[: self._used] != DROPPED)))
 
-    def found(self, prints: Uint64s) -> LinksFound:
+    def pop_known(self, prints: Uint64s) -> LinksFound:
         """Take out and return the links to pages that have become known, by their fingerprints: distinct, not none."""
-        at, which = self._matches(prints)
-        there = self._state[at] != DROPPED
-        at, which = at[there], which[there]
-        sources = self._source[at].astype(np.int64)
-        result = LinksFound(sources, which, self._fresh[at].copy(), self._state[at] == COMING)
-        self._take_out(at)
+        rows, which = self._matches(prints)
+        there = self._state[rows] != DROPPED
+        rows, which = rows[there], which[there]
+        sources = self._source[rows].astype(np.int64)
+        result = LinksFound(sources, which, self._fresh[rows].copy(), self._state[rows] == COMING)
+        self._take_out(rows)
         return result
 
     def refused(self, received: NDArray[Any]) -> tuple[Int64s, Bools]:
@@ -106,11 +106,11 @@ class UnknownLinks:
         Args:
             received: (shards, shards) how many entries a shard has taken, [to, from].
         """
-        at, home, to, marks = self._coming.T
-        waits = self._state[at] == COMING
+        rows, home, to, marks = self._coming.T
+        waits = self._state[rows] == COMING
         arrived = waits & (received[to, home] >= marks)
         self._coming = self._coming[waits & ~arrived]
-        gone = at[arrived]
+        gone = rows[arrived]
         self._state[gone] = REFUSED
         return self._source[gone].astype(np.int64), self._fresh[gone].copy()
 
@@ -122,16 +122,16 @@ class UnknownLinks:
         first, end = (np.searchsorted(self._sorted, prints, side=side) for side in ("left", "right"))
         counts = end - first
         which = np.repeat(np.arange(len(prints)), counts)
-        at = self._order[np.arange(len(which)) + np.repeat(first - (np.cumsum(counts) - counts), counts)]
+        rows = self._order[np.arange(len(which)) + np.repeat(first - (np.cumsum(counts) - counts), counts)]
         order, recent = np.argsort(prints), self._target[len(self._sorted) : self._used]
         places = np.minimum(np.searchsorted(prints[order], recent), len(prints) - 1)
         hits = np.flatnonzero(prints[order][places] == recent)
-        return np.concatenate((at, len(self._sorted) + hits)), np.concatenate((which, order[places[hits]]))
+        return np.concatenate((rows, len(self._sorted) + hits)), np.concatenate((which, order[places[hits]]))
 
-    def _take_out(self, at: Int64s) -> None:
-        self._state[at] = DROPPED
-        self._dropped += len(at)
-        pages, counts = np.unique(self._source[at], return_counts=True)
+    def _take_out(self, rows: Int64s) -> None:
+        self._state[rows] = DROPPED
+        self._dropped += len(rows)
+        pages, counts = np.unique(self._source[rows], return_counts=True)
         for page, count in zip(pages.tolist(), counts.tolist(), strict=True):
             self._of_source[page] -= count
             if not self._of_source[page]:

@@ -108,11 +108,11 @@ class Moved:
     def _at(self, shard: int, pages: Int64s) -> tuple[Uint8s, Float64s, Float64s]:
         """Return the states of pages in the view, their shares, and what of these was not moved on; 0 if not known."""
         view = self.view
-        at, there = view.starts[shard] + pages, pages < view.starts[shard + 1] - view.starts[shard]
-        at = np.where(there, at, 0)
+        positions, there = view.starts[shard] + pages, pages < view.starts[shard + 1] - view.starts[shard]
+        positions = np.where(there, positions, 0)
         if not len(view.state):
-            return np.zeros(len(at), np.uint8), np.zeros(len(at)), np.zeros(len(at))
-        columns = (np.where(there, column[at], 0) for column in (view.state, view.shares, view.unmoved))
+            return np.zeros(len(positions), np.uint8), np.zeros(len(positions)), np.zeros(len(positions))
+        columns = (np.where(there, column[positions], 0) for column in (view.state, view.shares, view.unmoved))
         state, shares, unmoved = columns
         return state, shares, unmoved
 

@@ -49,7 +49,7 @@ def verified(query: Query) -> dict[str, object]:
         total = float(weights.sum()) or 1.0  # All pages may be gone.
         truth, way = computed_pagerank(sources, targets, weights / total, 1 - crawl.rules.q / MILLION)
         places = [(shard, page) for shard, (a, b) in enumerate(pairwise(starts.tolist())) for page in range(b - a)]
-        told = np.array([view.share(place) or 0.0 for place in places])
+        told = np.array([view.share(shard_page) or 0.0 for shard_page in places])
         error = float(np.abs(np.where(weights > 0, told, 0.0) - truth).sum())
         return {
             "error": error,
@@ -97,5 +97,5 @@ def computed_pagerank(sources: Int64s, targets: Int64s, teleport: Float64s, damp
         return pagerank(link_matrix(sources, targets, (pages, pages)), damping, THRESHOLD, teleport=teleport), "scipy"
     graph = igraph.Graph(n=pages, edges=np.column_stack((sources, targets)), directed=True)
     # With `reset`, igraph sends the visitors of a page without links to where the random jump goes, as we do.
-    found = graph.personalized_pagerank(damping=damping, reset=teleport.tolist(), implementation="prpack")
-    return np.array(found), "igraph"
+    ranks = graph.personalized_pagerank(damping=damping, reset=teleport.tolist(), implementation="prpack")
+    return np.array(ranks), "igraph"

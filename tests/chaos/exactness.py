@@ -163,7 +163,7 @@ def pagerank_kept(kept: KeptLinks, states: Sequence[PageStates]) -> dict[Place, 
         for shard, taken in enumerate(states)
         for page in np.flatnonzero((taken.state & (Flag.KNOWN | Flag.GONE)) == Flag.KNOWN).tolist()
     ]
-    at = {kept.numbers.one(*place): number for number, place in enumerate(places)}
+    at = {kept.numbers.number_of(*place): number for number, place in enumerate(places)}
     pairs = list[tuple[int, int]]()
     for page, number in at.items():
         shard, place = places[number]

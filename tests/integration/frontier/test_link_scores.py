@@ -101,8 +101,8 @@ def inlinks_of(kept: KeptLinks) -> dict[str, int]:
     with kept.lock:
         kept.catch_up(kept.check, lambda _: None)
         places = kept.crawl.ids_of(PAGES)
-        numbers = [-1 if place is None else kept.numbers.one(*place) for place in places]
-        return dict(zip(PAGES, kept.inlinks.of(np.array(numbers)).tolist(), strict=True))
+        numbers = [-1 if place is None else kept.numbers.number_of(*place) for place in places]
+        return dict(zip(PAGES, kept.inlinks.counts_of(np.array(numbers)).tolist(), strict=True))
 
 
 @pytest.mark.parametrize("shards", [1, 3])

@@ -202,7 +202,7 @@ def test_refused_and_repeated_records_leave_the_links_of_the_last_read(valkey: S
     for worker, upto in ((crawl.store, 3), (other, 5), (crawl.store, 4), (other, 7), (crawl.store, 7)):
         worker.apply("log/0", records[:upto])
     view = CoverageQuery(PageFlows(KeptLinks(crawl.pages))).now()
-    assert np.count_nonzero(view.held[0]) == 6
+    assert np.count_nonzero(view.frontier_trust[0]) == 6
     (replica,) = crawl.pages.follow()
     (links,) = stored_links(crawl.store.shard, replica).values()
     assert len(links[0]) == 6
@@ -269,7 +269,7 @@ def test_mode_coverage_suggests_all_pages_in_the_order_of_a_plain_sort(
 
     def expected(urls: Sequence[str]) -> list[float]:
         places = dict(zip(urls, crawl.ids_of(urls), strict=True))
-        held = asked.now().held
+        held = asked.now().frontier_trust
         trust = {url: held[place[0]][place[1]] for url, place in places.items() if place is not None}
         found = sorted((trust[url] for url in trust if trust[url] > 0), reverse=True)
         assert len(found) > 5
@@ -278,7 +278,7 @@ def test_mode_coverage_suggests_all_pages_in_the_order_of_a_plain_sort(
     given = set[str]()
 
     def handed(**terms: Any) -> list[float]:
-        held, found = asked.now().held, list[float]()
+        held, found = asked.now().frontier_trust, list[float]()
         while got := frontier.next(draw.randint(1, 7), mode="coverage", **terms).pages:
             urls = [page.url for page in got]
             places = crawl.ids_of(urls)

@@ -249,11 +249,11 @@ def test_page_that_became_known_after_the_copy_gets_its_in_links_later(valkey: S
 
     with kept.lock:
         read = kept.catch_up(kept.check, copied)
-        source = kept.numbers.one(*place_of(web, last))
+        source = kept.numbers.number_of(*place_of(web, last))
         assert place_of(web, new) == (0, read.taken[0])
         assert kept.pool.links_of(source) == [UNKNOWN_PAGE]
         kept.catch_up(kept.check, copied)
-        assert kept.pool.links_of(source) == [kept.numbers.one(*place_of(web, new))]
+        assert kept.pool.links_of(source) == [kept.numbers.number_of(*place_of(web, new))]
 
 
 def place_of(web: Web, url: str) -> Place:

@@ -147,8 +147,8 @@ def test_segments_merged_during_a_read_are_read_again(valkey: Server, at: int) -
     live = set(plain(web))
     ids = {page.url: page.id for page in reader.crawl.pages()}
     for url in live:
-        links = [one.pool.links_of(one.numbers.one(0, ids[url])) for one in (reader, fresh)]
-        expected = sorted(reader.numbers.one(0, ids[to]) for to in set(web.links[url]))
+        links = [one.pool.links_of(one.numbers.number_of(0, ids[url])) for one in (reader, fresh)]
+        expected = sorted(reader.numbers.number_of(0, ids[to]) for to in set(web.links[url]))
         assert [sorted(some.tolist()) for some in links if some is not None] == [expected, expected]
 
 

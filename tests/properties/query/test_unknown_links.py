@@ -56,8 +56,8 @@ class Links(RuleBasedStateMachine):
 
     @rule(named=st.lists(st.integers(0, TARGETS - 1), min_size=1, unique=True))
     def know(self, named: list[int]) -> None:
-        found = self.links.found(np.array(named, np.uint64))
-        columns = (found.sources, np.array(named)[found.at], found.fresh, found.coming)
+        found = self.links.pop_known(np.array(named, np.uint64))
+        columns = (found.sources, np.array(named)[found.targets], found.fresh, found.coming)
         told = sorted(zip(*(column.tolist() for column in columns), strict=True))
         here = {link for link in self.coming.keys() | self.refused if link[1] in named}
         assert told == sorted((*link, link in self.coming) for link in here)

@@ -17,7 +17,7 @@ SHARDS = 5
 def test_numbers_are_distinct_stable_and_map_back_to_pages(asked: list[tuple[int, int]]) -> None:
     numbers, given_before, pages = CrawlNumbers(SHARDS), dict[tuple[int, int], int](), [0] * SHARDS
     for shard, page in asked:
-        number = numbers.one(shard, page)
+        number = numbers.number_of(shard, page)
         assert given_before.setdefault((shard, page), number) == number
         pages[shard] = max(pages[shard], page + 1)
     everyone = [numbers.of_first(shard, count) for shard, count in enumerate(pages)]
@@ -40,9 +40,9 @@ def test_pages_of_4096_shards_have_numbers_that_differ_where_the_last_page_of_on
     """A number made of an id and a shard would need more than 32 bits here."""
     numbers = CrawlNumbers(4_096)
     last = 2**32 // 4_096 + 2
-    assert numbers.one(7, last) == last
-    assert numbers.one(7, 2) == 2
-    assert numbers.one(4_095, 0) == len(numbers) - 64 < 2**21
+    assert numbers.number_of(7, last) == last
+    assert numbers.number_of(7, 2) == 2
+    assert numbers.number_of(4_095, 0) == len(numbers) - 64 < 2**21
 
 
 def test_a_page_beyond_the_last_number_is_refused() -> None:
