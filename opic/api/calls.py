@@ -19,7 +19,7 @@ from starlette.responses import Response
 from opic import __version__
 from opic.api import bodies, queries
 from opic.api.coalescing import Coalescer, InLoop, while_connected
-from opic.api.event_bodies import Intake, take
+from opic.api.event_bodies import Intake, read_events
 from opic.api.problems import Json, Problem
 from opic.api.request_bodies import idempotency_key, media_type, read_body
 from opic.api.router import Answer
@@ -124,7 +124,7 @@ class Calls:
         body = await read_body(request, self._settings.max_body_bytes, form)
 
         def judge(now_us: int, limits: EventLimits) -> Intake:
-            return take(body, form, now_us=now_us, limits=limits)
+            return read_events(body, form, now_us=now_us, limits=limits)
 
         def judged() -> tuple[Intake, Positions]:
             if key is not None:

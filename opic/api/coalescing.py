@@ -81,7 +81,7 @@ class Coalescer(_Together[Asked, Answer]):
                 batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
                 batch = [entry for entry in batch if not entry[1].done()]  # Drop the cancelled ones.
                 if batch:
-                    asked = [one for one, _ in batch]
+                    asked = [request for request, _ in batch]
                     try:
                         _give(batch, await loop.run_in_executor(self._threads, self._work_out, asked))
                     except Exception as error:  # noqa: BLE001 - raised to the callers

@@ -98,6 +98,6 @@ def if_match(request: Request) -> str:
     return match[1]
 
 
-def _versioned(found: Mapping[str, Any]) -> Response:
+def _versioned(answer: Mapping[str, Any]) -> Response:
     """Send the version of the answer as its ETag."""
-    return Json(found, headers={"ETag": f'"{found["version"]}"'})
+    return Json(answer, headers={"ETag": f'"{answer["version"]}"'})

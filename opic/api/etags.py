@@ -27,7 +27,7 @@ def set_cache_headers(request: Request, path: str, response: Response) -> None:
         return
     tag = f'"{blake2b(_AS_OF.sub(b"", response.body), digest_size=12).hexdigest()}"'
     headers["ETag"], headers["Cache-Control"] = f"W/{tag}", "no-cache"
-    known = {one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")}
+    known = {etag.strip().removeprefix("W/") for etag in request.headers.get("if-none-match", "").split(",")}
     if tag in known or "*" in known:
         response.status_code, response.body = 304, b""
         del headers["content-length"], headers["content-type"]

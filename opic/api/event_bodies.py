@@ -50,7 +50,7 @@ class Intake:
     links_left_out: int = 0  # Links over the limit of their event, which take no effect.
     refused: dict[str, str] = field(default_factory=dict)  # Pages of rejected elements, the first ones -> reason.
 
-    def take(self, element: bytes, now_us: int, limits: EventLimits, *, packed: bool = False) -> None:
+    def add_event(self, element: bytes, now_us: int, limits: EventLimits, *, packed: bool = False) -> None:
         """Check an event and encode it for the log.
 
         Raises:
@@ -74,7 +74,7 @@ class Intake:
         self.values.append(encode_without_passwords(event))
 
 
-def take(body: bytes, form: str, *, now_us: int, limits: EventLimits) -> Intake:
+def read_events(body: bytes, form: str, *, now_us: int, limits: EventLimits) -> Intake:
     """Check all events of a body and encode the valid ones for the log.
 
     Args:
@@ -103,7 +103,7 @@ def take(body: bytes, form: str, *, now_us: int, limits: EventLimits) -> Intake:
     if array:
         return _take_each(events, now_us, limits, packed=packed)
     (event,), intake = events, Intake()
-    intake.take(event, now_us, limits, packed=packed)
+    intake.add_event(event, now_us, limits, packed=packed)
     return intake
 
 
@@ -121,7 +121,7 @@ def _take_each(elements: Iterable[bytes], now_us: int, limits: EventLimits, *, p
     intake = Intake()
     for index, element in enumerate(elements):
         try:
-            intake.take(element, now_us, limits, packed=packed)
+            intake.add_event(element, now_us, limits, packed=packed)
         except BadEvent as error:
             if len(intake.rejected) == REJECTED_MAX:
                 first = intake.rejected[0]

@@ -264,7 +264,7 @@ class Wire(HttpToolsProtocol):
 
     # Timeouts.
 
-    def look(self, now: float) -> None:
+    def check_time(self, now: float) -> None:
         """Refuse or close the connection if it has exceeded a time limit."""
         limits, waited = self._limits, now - self._since
         if self._stalls(now):

@@ -13,16 +13,16 @@ T = TypeVar("T")
 class Beside(Generic[T]):
     """Runs a probe in a background thread, at most one at a time, and keeps its last result."""
 
-    def __init__(self, name: str, look: Callable[[], T], rest_seconds: float = 0.0, share_max: float = 1.0) -> None:
+    def __init__(self, name: str, probe: Callable[[], T], rest_seconds: float = 0.0, share_max: float = 1.0) -> None:
         """Create the probe. It first runs when a result is requested.
 
         Args:
             name: name of the thread.
-            look: the probe; if it raises StoreError, the last result stays unchanged.
+            probe: if it raises StoreError, the last result stays unchanged.
             rest_seconds: minimum time between the starts of two probes.
             share_max: maximum share of the time that the probe may run; after a slow probe the pause is longer.
         """
-        self._name, self._look, self._rest, self._share = name, look, rest_seconds, share_max
+        self._name, self._look, self._rest, self._share = name, probe, rest_seconds, share_max
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._due = 0.0  # Monotonic.

@@ -44,10 +44,10 @@ def bind(host: str, port: int, *, token_set: bool = False, allow_open: bool = Fa
     try:
         if not name:
             raise socket.gaierror
-        found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
         raise SettingsError(f"--host {where!r} can't be resolved on this machine: use 127.0.0.1") from None
-    family, _, _, _, address = found[0]
+    family, _, _, _, address = addresses[0]
     if not (token_set or allow_open or is_loopback(str(address[0]))):
         raise SettingsError(
             f"--host {where} accepts other machines, and OPIC_API_TOKEN is not set: set it, use --host 127.0.0.1, or "
@@ -99,7 +99,7 @@ class Server(uvicorn.Server):
             self._looked = now
             for connection in list(self.server_state.connections):
                 assert isinstance(connection, Wire)
-                connection.look(now)
+                connection.check_time(now)
         return await super().on_tick(counter)
 
     @contextlib.contextmanager

@@ -27,13 +27,13 @@ Asked = TypeVar("Asked", bound=msgspec.Struct)
 Place = tuple[int | str, ...]
 
 
-def checked(value: object, kind: type[Asked], at: Place = (), *, strict: bool = True) -> Asked:
+def checked(value: object, kind: type[Asked], location: Place = (), *, strict: bool = True) -> Asked:
     """Convert a decoded value to a type of request.
 
     Args:
         value: the value.
         kind: the type.
-        at: the place of the value in the request.
+        location: the place of the value in the request.
         strict: whether a string can't stand for a number; in a query it does.
 
     Raises:
@@ -42,14 +42,14 @@ def checked(value: object, kind: type[Asked], at: Place = (), *, strict: bool = 
     try:
         return msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError:
-        found = list(islice(_errors(value, kind, at, strict), ERRORS_MAX))
-    said = [f"{'.'.join(map(str, one['loc'])) or 'the body'}: {one['msg']}" for one in found[:ERRORS_IN_DETAIL]]
-    if len(found) > ERRORS_IN_DETAIL:
+        errors = list(islice(_errors(value, kind, location, strict), ERRORS_MAX))
+    said = [f"{'.'.join(map(str, error['loc'])) or 'the body'}: {error['msg']}" for error in errors[:ERRORS_IN_DETAIL]]
+    if len(errors) > ERRORS_IN_DETAIL:
         said.append("and more")
-    raise Problem("bad-input", "; ".join(said), errors=found)
+    raise Problem("bad-input", "; ".join(said), errors=errors)
 
 
-def _errors(value: object, kind: Any, at: Place, strict: bool) -> Iterator[dict[str, Any]]:
+def _errors(value: object, kind: Any, location: Place, strict: bool) -> Iterator[dict[str, Any]]:
     """Yield what is wrong in a value: in its parts, or else in the whole."""
     try:
         msgspec.convert(value, kind, strict=strict)
@@ -59,18 +59,20 @@ def _errors(value: object, kind: Any, at: Place, strict: bool) -> Iterator[dict[
         return
     plain, whole = _plain(kind), True
     for name, part, its_kind in _parts(value, plain):
-        for one in _errors(part, its_kind, (*at, name), strict):
+        for part_error in _errors(part, its_kind, (*location, name), strict):
             whole = False
-            yield one
+            yield part_error
     for name, message in _wrong_names(value, plain):
         whole = False
-        yield _error((*at, shown(name)[1:-1]), message)
+        yield _error((*location, shown(name)[1:-1]), message)
     if whole:
-        yield _error((*at, cause.name) if isinstance(cause, FieldError) else at, _message(said, value, plain))
+        yield _error(
+            (*location, cause.name) if isinstance(cause, FieldError) else location, _message(said, value, plain)
+        )
 
 
-def _error(at: Place, message: str) -> dict[str, Any]:
-    return {"loc": list(at), "msg": message[:1].lower() + message[1:]}
+def _error(location: Place, message: str) -> dict[str, Any]:
+    return {"loc": list(location), "msg": message[:1].lower() + message[1:]}
 
 
 def _message(said: str, value: object, kind: Any) -> str:
@@ -84,12 +86,12 @@ def _message(said: str, value: object, kind: Any) -> str:
         return f"input should be {', '.join(others)} or {last}"
     if kind is float and str(value).lower().lstrip("+-") in ("nan", "inf", "infinity"):
         return "input should be a finite number"
-    if found := _BOUND.match(said):
-        length, relation, bound = found.groups()
+    if match := _BOUND.match(said):
+        length, relation, bound = match.groups()
         have = "have a length" if length else "be"
         return f"input should {have} {RELATIONS[relation]} {bound.removesuffix('.0')}"
-    if found := _TYPES.match(said):
-        names = [TYPES.get(name, name) for name in found[1].split(" | ") if name != "null"]
+    if match := _TYPES.match(said):
+        names = [TYPES.get(name, name) for name in match[1].split(" | ") if name != "null"]
         return f"input should be a valid {' or '.join(names)}"
     return said.partition(" - at `")[0]
 
@@ -99,7 +101,7 @@ def _plain(kind: Any) -> Any:
     if get_origin(kind) is Annotated:
         return _plain(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
-        some = [one for one in get_args(kind) if one not in (NoneType, msgspec.UnsetType)]
+        some = [part for part in get_args(kind) if part not in (NoneType, msgspec.UnsetType)]
         return _plain(some[0]) if len(some) == 1 else kind
     return kind
 

@@ -48,7 +48,7 @@ def define(backend: Backend, change: ClassesChange) -> ClassChange:
     end = backend.accept([encode_change(change)], "classes")
     backend.settle(end)
     replicas = backend.crawl.follow()
-    if not change.holds_in([one for _, one in replicas[0].classes.placed]):
+    if not change.holds_in([weight_class for _, weight_class in replicas[0].classes.placed]):
         if change.version:
             raise ChangedMeanwhile("other classes were set at the same time: read them again, and change those")
         raise Refused(
@@ -73,7 +73,7 @@ def define(backend: Backend, change: ClassesChange) -> ClassChange:
 
 def shown_classes(backend: Backend) -> dict[str, object]:
     """Return the defined classes, in order, with their numbers of pages and their shares of each grant."""
-    found, books = backend.crawl.follow()[0].classes, backend.crawl.totals()
+    classes, books = backend.crawl.follow()[0].classes, backend.crawl.totals()
     weights = [MILLION + extra for extra in books.extra]
     granted = sum(weights[slot] * books.live_of(slot) for slot in range(CLASSES_MAX)) or 1
 
@@ -82,10 +82,10 @@ def shown_classes(backend: Backend) -> dict[str, object]:
         pages, read = sum(map(books.live_of, slots)), sum(map(books.open_of, slots))
         return {"known_pages": pages, "read_pages": read, "grant_share": share}
 
-    defined = [slot for slot, _ in found.placed]
+    defined = [slot for slot, _ in classes.placed]
     rest = [slot for slot in range(CLASSES_MAX) if slot not in defined]
     return {
-        "classes": [{**one.shown(), **counts([slot])} for slot, one in found.placed],
+        "classes": [{**weight_class.shown(), **counts([slot])} for slot, weight_class in classes.placed],
         OTHERS: {"weight": 1.0, **counts(rest)},
-        "version": version_of([one for _, one in found.placed]),
+        "version": version_of([weight_class for _, weight_class in classes.placed]),
     }

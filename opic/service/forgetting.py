@@ -42,10 +42,10 @@ class PageSelection:
         Raises:
             BadInput: none or several are given, or the value can't be taken.
         """
-        found = [(kind, value) for kind, value in given.items() if value is not None]
-        if len(found) != 1:
+        chosen = [(kind, value) for kind, value in given.items() if value is not None]
+        if len(chosen) != 1:
             raise BadInput("pages are forgotten by url, by prefix, by host or by domain: give one of them")
-        ((kind, value),) = found
+        ((kind, value),) = chosen
         if kind not in ("url", "prefix"):
             return cls(kind, canonical_host(value, normalization if kind == "host" else PLAIN))
         rules = normalization.of_prefix if kind == "prefix" else normalization
@@ -83,7 +83,7 @@ def forget_pages(backend: Backend, find: Callable[[Crawl], list[Int64s]], begin:
             urls = _known_urls(crawl, begin, number, ids[first : first + PORTION_PAGES])
             if not urls:
                 continue
-            parts = [urls[at : at + FORGOTTEN_MAX] for at in range(0, len(urls), FORGOTTEN_MAX)]
+            parts = [urls[start : start + FORGOTTEN_MAX] for start in range(0, len(urls), FORGOTTEN_MAX)]
             domains = {registered_domain(host_of(url)) for url in urls}
             # Before, since nobody would come back to it if this process died; after, since another may have come.
             drop_lists(crawl.client, backend.shard.keys, domains)
@@ -102,18 +102,18 @@ def _told(count: int, written: Positions, **more: bool) -> dict[str, object]:
 
 def _ids(crawl: Crawl, chosen: PageSelection) -> list[Int64s]:
     """Return the ids of the known pages, by shard; those of the host whose URLs may begin so if a prefix is chosen."""
-    found = [np.zeros(0, np.int64) for _ in crawl.replicas]
+    by_shard = [np.zeros(0, np.int64) for _ in crawl.replicas]
     if chosen.kind == "url":
         for shard, page in filter(None, crawl.ids_of([chosen.name])):
-            found[shard] = np.array([page])
-        return found
+            by_shard[shard] = np.array([page])
+        return by_shard
     host = host_of(chosen.name) if chosen.kind == "prefix" else chosen.name
     for shard, replica in enumerate(crawl.replicas):
         with replica.reading():
             hosts = replica.hosts.below(host) if chosen.kind == "domain" else [replica.hosts.number(host)]
-            numbers = np.array([one for one in hosts if one is not None], np.uint32)
-            found[shard] = np.flatnonzero(np.isin(replica.host, numbers) & ((replica.state & Flag.KNOWN) != 0))
-    return found
+            numbers = np.array([number for number in hosts if number is not None], np.uint32)
+            by_shard[shard] = np.flatnonzero(np.isin(replica.host, numbers) & ((replica.state & Flag.KNOWN) != 0))
+    return by_shard
 
 
 def _known_urls(crawl: Crawl, begin: str, shard: int, ids: Int64s) -> list[str]:

@@ -77,11 +77,11 @@ class KnownCrawls:
         if self._path is None or not self._path.exists():
             return {}
         try:
-            found: dict[str, str] = json.loads(self._path.read_text())
+            known: dict[str, str] = json.loads(self._path.read_text())
         except (OSError, ValueError) as error:
             log.warning("can't read %s (%s): a loss of the store may be taken for a new store", self._path, error)
             return {}
-        return found
+        return known
 
 
 def _identity(secret: bytes) -> str:

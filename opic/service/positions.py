@@ -37,10 +37,10 @@ def read_position(text: str) -> LogPositions:
     Raises:
         BadInput: it is none.
     """
-    found = re.fullmatch(POSITION, text)
-    if found is None:
+    match = re.fullmatch(POSITION, text)
+    if match is None:
         raise BadInput(f"after={shown(text)} is no position: give the `position` of an answer as it is")
-    era, topic, offsets = found.groups()
+    era, topic, offsets = match.groups()
     pairs = (part.split(":") for part in offsets.split(","))
     positions = LogPositions({f"{topic}/{int(number)}": int(offset) for number, offset in pairs})
     positions.era = era.encode() or ANY_ERA

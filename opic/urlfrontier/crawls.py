@@ -135,7 +135,7 @@ class UrlFrontierCrawl:
         if not items.is_read(metadata) and not leased_here and not await self._leases.ask(url):
             said = SeedList([url], None, items.meta_of(metadata), not_before=items.refetched_from(known))
             return await self._seeds.ask(said)
-        children, listed = self._parents.take(url), items.LINKS in metadata
+        children, listed = self._parents.pop_children(url), items.LINKS in metadata
         with tell(children, linked=not listed):
             links = items.links_of(url, metadata) if listed else [child.url for child in children]
             name = self.backend.limits.name_of(known.info.url, url) or url  # Under which it answered.

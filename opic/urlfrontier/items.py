@@ -121,7 +121,7 @@ def meta_of(metadata: Metadata) -> dict[str, str] | None:
     >>> meta_of({"a": StringList(values=["x"]), "b": StringList(values=["y", "z"]), "url.path": StringList()})
     {'a': 'x', 'b': '["y", "z"]'}
     """
-    kept = {name: list(found.values) for name, found in metadata.items() if name not in NOT_STORED}
+    kept = {name: list(entry.values) for name, entry in metadata.items() if name not in NOT_STORED}
     packed = {
         name: values[0] if len(values) == 1 and values[0][:1] != "[" else json.dumps(values)
         for name, values in kept.items()
@@ -140,11 +140,11 @@ def info_of(url: str, key: str, crawl: str, meta: Mapping[str, Any] | None) -> U
 def _unpacked(value: str) -> list[str]:
     if value[:1] == "[":
         try:
-            found = json.loads(value)
+            decoded = json.loads(value)
         except (ValueError, RecursionError):
             return [value]  # Another client's.
-        if isinstance(found, list) and all(isinstance(one, str) for one in found):
-            return found
+        if isinstance(decoded, list) and all(isinstance(item, str) for item in decoded):
+            return decoded
     return [value]
 
 
@@ -156,7 +156,7 @@ def _first(metadata: Metadata, name: str) -> str | None:
 def _absolute(base: str, link: str) -> str:
     """Return a link resolved against an absolute URL; unchanged if it can't be, as events leave out bad links."""
     try:
-        found: str = ada_url.join_url(base, link.strip(SPACE))
+        resolved: str = ada_url.join_url(base, link.strip(SPACE))
     except ValueError:
         return link
-    return found
+    return resolved

@@ -41,7 +41,7 @@ class Parents:
             if not waiting:
                 self._children.pop(parent, None)
 
-    def take(self, parent: str) -> list[Child]:
+    def pop_children(self, parent: str) -> list[Child]:
         """Return and remove the pages that wait for `parent`. The caller puts them into its event: see `tell`."""
         return list(self._children.pop(parent, ()))
 

@@ -31,7 +31,7 @@ def queues(crawl: Crawl) -> dict[str, Queue]:
     times_us = crawl.ask([["FCALL_RO", "opic_5_now", 1, shard.keys.leases] for shard in crawl.shards])
     now = [f"({time_us}" for time_us in times_us]
     leases = read_sets(crawl, [(shard.keys.leases, since) for shard, since in zip(crawl.shards, now, strict=True)])
-    found = dict[str, Queue]()
+    by_host = dict[str, Queue]()
     for replica, (members, _) in zip(crawl.replicas, leases, strict=True):
         with replica.reading():
             pages = len(replica)
@@ -44,19 +44,19 @@ def queues(crawl: Crawl) -> dict[str, Queue]:
             counts = [np.bincount(some, minlength=len(names)) for some in (hosts[~done], of_leases, hosts[done])]
         for name, *count in zip(names, *(column.tolist() for column in counts), strict=False):
             if any(count):
-                found[name] = Queue(*count)
-    return found
+                by_host[name] = Queue(*count)
+    return by_host
 
 
 def leased(crawl: Crawl, urls: Sequence[str]) -> list[bool]:
     """Return for each page whether it is leased now, through any endpoint."""
     places = crawl.ids_of(list(urls))
-    known = [place for place in places if place is not None]
+    known = [shard_page for shard_page in places if shard_page is not None]
     clocks = [["FCALL_RO", "opic_5_now", 1, shard.keys.leases] for shard in crawl.shards]
     asked = [["ZSCORE", crawl.shards[shard].keys.leases, page] for shard, page in known]
-    found = crawl.ask([*clocks, *asked])
-    ends = dict(zip(known, found[len(clocks) :], strict=True))
-    return [place is not None and float(ends[place] or 0) > found[place[0]] for place in places]
+    replies = crawl.ask([*clocks, *asked])
+    ends = dict(zip(known, replies[len(clocks) :], strict=True))
+    return [shard_page is not None and float(ends[shard_page] or 0) > replies[shard_page[0]] for shard_page in places]
 
 
 def pages(crawl: Crawl, key: str, wanted: str | None, *, ignore_case: bool) -> Iterator[LedgerPage]:
@@ -72,12 +72,14 @@ def pages(crawl: Crawl, key: str, wanted: str | None, *, ignore_case: bool) -> I
 def known_since(crawl: Crawl, urls: Sequence[str]) -> list[int]:
     """Return when pages became known, in Unix seconds, to the minute; 0 if that is not kept, or the page is unknown."""
     places, tables = crawl.ids_of(list(urls)), _read_known_since(crawl)
-    return [0 if place is None else int(tables[place[0]].seconds_of([place[1]])[0]) for place in places]
+    return [
+        0 if shard_page is None else int(tables[shard_page[0]].seconds_of([shard_page[1]])[0]) for shard_page in places
+    ]
 
 
 def known_before(crawl: Crawl, seconds: float, host: str) -> list[Int64s]:
     """Return the ids of the known pages that became known before a time, by shard; only of a host unless it is ""."""
-    found = []
+    by_shard = []
     for replica, table in zip(crawl.replicas, _read_known_since(crawl), strict=True):
         with replica.reading():
             ids = table.before(seconds, len(replica))
@@ -85,8 +87,8 @@ def known_before(crawl: Crawl, seconds: float, host: str) -> list[Int64s]:
             if host:
                 number = replica.hosts.number(host)
                 wanted &= replica.host[ids] == (-1 if number is None else number)
-            found.append(ids[wanted])
-    return found
+            by_shard.append(ids[wanted])
+    return by_shard
 
 
 def _read_known_since(crawl: Crawl) -> list[KnownSince]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packed_events import BAD_PACKED, DEEP_PACKED, PACKED, UNENDING_PACKED
 
-from opic.api.event_bodies import ELEMENTS_MAX, REJECTED_MAX, Intake, take
+from opic.api.event_bodies import ELEMENTS_MAX, REJECTED_MAX, Intake, read_events
 from opic.api.problems import JSON, Problem
 from opic.api.request_bodies import LINES, MSGPACK
 from opic.errors import BadEvent
@@ -53,7 +53,7 @@ NOT_JSON = {
 
 
 def taken(body: bytes, *, lines: bool = False, form: str = JSON, limits: EventLimits | None = None) -> Intake:
-    return take(body, LINES[0] if lines else form, now_us=NOW_US, limits=limits or EventLimits())
+    return read_events(body, LINES[0] if lines else form, now_us=NOW_US, limits=limits or EventLimits())
 
 
 def has_large(value: object) -> bool:
@@ -111,7 +111,7 @@ def one_by_one(elements: list[bytes], *, packed: bool) -> Intake:
     intake = Intake()
     for index, element in enumerate(elements):
         try:
-            intake.take(element, NOW_US, EventLimits(), packed=packed)
+            intake.add_event(element, NOW_US, EventLimits(), packed=packed)
         except BadEvent as error:
             intake.rejected.append({"index": index, "error": str(error)})
     return intake
