@@ -15,7 +15,7 @@ REALM: Final = 'Bearer realm="opic"'
 
 def header(request: Request, name: bytes) -> str | None:
     """Return the first header of this name in lower case; a fifth of what `request.headers` takes."""
-    return next((value.decode("latin-1") for found, value in request.scope["headers"] if found == name), None)
+    return next((value.decode("latin-1") for key, value in request.scope["headers"] if key == name), None)
 
 
 class Access:

@@ -67,8 +67,8 @@ def create_app(
         return openapi(table, secured=tokens.required)
 
     routes = Routes(settings.max_body_bytes, calls.show)
-    for one in table:
-        routes.add(one.method, one.path, one.call, one.role)
+    for entry in table:
+        routes.add(entry.method, entry.path, entry.call, entry.role)
     _add_pages(routes, document)
     return Application(
         routes,
@@ -83,10 +83,10 @@ def create_app(
 
 def table_of(calls: Calls, defined: Definitions, get_metrics: Handler) -> list[Described]:
     """Return the table of calls, in the order in which the document has them."""
-    found = list[Described]()
+    table = list[Described]()
 
     def add(method: str, path: str, role: Role | None, *given: Any, **named: Any) -> None:
-        found.append(Described(method, path, role, *given, **named))
+        table.append(Described(method, path, role, *given, **named))
 
     # Seeds first: a person who tries the calls in the order of the page finds something in every answer.
     add("POST", "/v1/seeds", "publish", calls.post_seeds, events.Seeded, _POST)
@@ -130,7 +130,7 @@ def table_of(calls: Calls, defined: Definitions, get_metrics: Handler) -> list[D
     add("GET", "/healthz", None, calls.get_healthz, operation.Healthy, ())
     add("GET", "/readyz", None, calls.get_readyz, operation.Readiness, (503,))
     add("GET", "/metrics", None, get_metrics, {TEXT: _TEXT, OPENMETRICS: _TEXT}, ())
-    return found
+    return table
 
 
 _POST: Final = (400, 403, 413, 415, 422, 501, 503)

@@ -132,15 +132,15 @@ class Application:
         return response
 
     async def _routed(self, request: Request, path: str) -> Response:
-        found = self._routes.find(path)
-        is_open = path.startswith(DOC_FILES) if found is None else found.is_open
+        matched = self._routes.find(path)
+        is_open = path.startswith(DOC_FILES) if matched is None else matched.is_open
         token = self._access.holder(request, is_open=is_open)
         if token is not None:
             request.scope["opic.token"] = token
-        if found is not None:
-            if (route := found.by_method.get(request.method)) is None:
-                raise _wrong_method(found.by_method)
-            request.scope["opic.route"], request.scope["path_params"] = route, found.parameters
+        if matched is not None:
+            if (route := matched.by_method.get(request.method)) is None:
+                raise _wrong_method(matched.by_method)
+            request.scope["opic.route"], request.scope["path_params"] = route, matched.parameters
             if token is not None and route.role is not None:
                 self._access.check(token, route.role)
             return await route.handler(request)

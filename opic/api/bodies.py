@@ -106,7 +106,7 @@ class Leases(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RenewLeases(Leases, frozen=True):
-    """Leases to renew."""
+    """Leases to renew, and for how long."""
 
     lease_seconds: LeaseSeconds = None
 

@@ -191,17 +191,17 @@ class Calls:
             await run_in_threadpool(self._backend.coverage.recent)
         if asked.policy == BY_LINK_SCORE or asked.policy in EXPANSIONS:  # So is one that asks for what is not kept.
             await run_in_threadpool(self._backend.links.present)
-        found = await while_connected(request, self._requests.ask(pages_request), gone)
-        self._handed(found, asked.mode, asked.policy)
-        return Json(found)
+        answer = await while_connected(request, self._requests.ask(pages_request), gone)
+        self._handed(answer, asked.mode, asked.policy)
+        return Json(answer)
 
     def _next(self, requests: Sequence[PagesRequest]) -> Sequence[NextPages]:
         self._backend.check_room()  # Leasing writes to the store; so would the events about the fetched pages.
-        found = self._backend.frontier.next_many(requests)
-        left = [answer.pages for request, answer in zip(requests, found, strict=True) if request.gone()]
+        answers = self._backend.frontier.next_many(requests)
+        left = [answer.pages for request, answer in zip(requests, answers, strict=True) if request.gone()]
         if leases := [page.lease for pages in left for page in pages]:
             self._backend.frontier.release(leases)
-        return found
+        return answers
 
     def put_politeness(self, asked: bodies.PolitenessGiven) -> Answer:
         """Replace the delays, caps and revisit times of individual hosts; all other hosts use the default settings.
@@ -219,7 +219,7 @@ class Calls:
     def get_politeness(self, _: queries.Nothing) -> Answer:
         """Return the default host delay, cap and revisit time, and those set for individual hosts."""
         now, settings = time.time(), self._settings
-        hosts = {name: asdict(found) for name, found in self._backend.frontier.host_politeness().items()}
+        hosts = {name: asdict(politeness) for name, politeness in self._backend.frontier.host_politeness().items()}
         return {
             "host_delay_seconds": settings.host_delay_seconds,
             "host_in_flight": settings.host_in_flight or None,
@@ -248,9 +248,9 @@ class Calls:
     async def get_importance(self, asked: queries.OnePage) -> Response:
         """Return the importance of one page, and the values it is computed from."""
         ask = Ask([asked.url], asked.policy, asked.window)
-        found = await self._at_hand.ask(ask) or await self._ask_for(ask)
-        (page,) = found.pages
-        return Json({**self._known(page, asked.url), **_times(found)})
+        answer = await self._at_hand.ask(ask) or await self._ask_for(ask)
+        (page,) = answer.pages
+        return Json({**self._known(page, asked.url), **_times(answer)})
 
     def _importances(self, asked: Sequence[Ask]) -> Sequence[ImportanceAnswer | Exception]:
         return self._backend.query.importances(asked)
@@ -261,9 +261,9 @@ class Calls:
     async def post_importance(self, asked: bodies.ManyPages) -> Response:
         """Return the importance of many pages, in the order of the request; null for a page never seen."""
         self._check_count("urls", asked.urls)
-        found = await self._ask_for(Ask(asked.urls, asked.policy, asked.window))
+        answer = await self._ask_for(Ask(asked.urls, asked.policy, asked.window))
         # 10,000 pages are some megabytes, whose encoding would block the event loop.
-        return await run_in_threadpool(lambda: Json(self._told(asked.urls, found)))
+        return await run_in_threadpool(lambda: Json(self._told(asked.urls, answer)))
 
     async def _ask_for(self, ask: Ask) -> ImportanceAnswer:
         query = self._backend.query  # Its policy may have to be computed, which no coroutine may wait for.
@@ -271,13 +271,13 @@ class Calls:
         together = self._pages if quick and len(ask.urls) <= TOGETHER_URLS else self._slow_pages
         return await together.ask(ask)
 
-    def _told(self, urls: Sequence[str], found: ImportanceAnswer) -> Mapping[str, object]:
+    def _told(self, urls: Sequence[str], answer: ImportanceAnswer) -> Mapping[str, object]:
         limits = self._backend.limits
         pages = [
             page or {"url": limits.canonical(url), "importance": None}
-            for url, page in zip(urls, found.pages, strict=True)
+            for url, page in zip(urls, answer.pages, strict=True)
         ]
-        return {"pages": pages, **_times(found)}
+        return {"pages": pages, **_times(answer)}
 
     def get_history(self, asked: queries.OneUrl) -> Answer:
         """Return the last measures of a page, oldest first: the cash that each read spent, and the clock."""
@@ -292,12 +292,12 @@ class Calls:
             if asked.state is not None:
                 raise BadInput(f"state={asked.state} is for by=importance, not for by=inlinks")
             return most_linked(backend.query, backend.links, *terms)
-        found = backend.query.top_from(*terms, state=asked.state)
-        pages = found["pages"]
+        answer = backend.query.top_from(*terms, state=asked.state)
+        pages = answer["pages"]
         if not pages:
-            return found
+            return answer
         certain = [bool(page.get("certain")) for page in pages]
-        return {**found, "certainty": sentences.certainty(certain, pages[0].get("error_bound"))}
+        return {**answer, "certainty": sentences.certainty(certain, pages[0].get("error_bound"))}
 
     def get_hosts(self, asked: queries.TopSites) -> Answer:
         """Return the most important hosts, descending. A host's importance is the sum of its pages' importance."""
@@ -338,8 +338,8 @@ class Calls:
         Not with OPIC_KEEP_LINKS=off at the workers.
         """
         self._check_n(asked.n)
-        found = inlinks(self._backend.query, self._backend.links, asked.url, asked.n)
-        return self._known(found, asked.url)
+        answer = inlinks(self._backend.query, self._backend.links, asked.url, asked.n)
+        return self._known(answer, asked.url)
 
     def get_coverage(self, asked: queries.CoverageTarget) -> Answer:
         """Return the share of personalized PageRank that the fetched pages are guaranteed to hold.
@@ -373,25 +373,25 @@ class Calls:
         heads = read_heads(backend.crawl.client, backend.shard.keys)
         told = [{"domain": head.domain, **head.fields, "expires_at": head.expires_at} for head in heads]
         shown_fields = RankedDomain.__struct_fields__
-        return {"domains": [{k: v for k, v in one.items() if k in shown_fields} for one in told], "as_of": now}
+        return {"domains": [{k: v for k, v in fields.items() if k in shown_fields} for fields in told], "as_of": now}
 
     def get_local_list(self, domain: str, asked: queries.LocalHead) -> Answer:
         """Return the last ranked list of a local domain."""
         self._check_n(asked.n)
         name, backend = canonical_host(domain), self._backend
-        found = read_list(backend.crawl.client, backend.shard.keys, name)
-        if found is None:
+        ranking = read_list(backend.crawl.client, backend.shard.keys, name)
+        if ranking is None:
             raise Problem("no-list", f"no estimator has sent a list of {name}: `opic local-rank` makes one")
-        pages = [{**page, "rank": rank} for rank, page in enumerate(found.pop("pages")[: asked.n], 1)]
-        return {"domain": name, "pages": pages, **found}
+        pages = [{**page, "rank": rank} for rank, page in enumerate(ranking.pop("pages")[: asked.n], 1)]
+        return {"domain": name, "pages": pages, **ranking}
 
     def get_explain(self, asked: queries.OnePage) -> Answer:
         """Explain a page's score and whether it is handed out next: the parts of its cash, the formula with numbers.
 
         `reasons` says the same in sentences.
         """
-        found = self._known(self._backend.explain(asked.url, asked.policy, asked.window), asked.url)
-        return {**found, "reasons": sentences.reasons(found)}
+        explanation = self._known(self._backend.explain(asked.url, asked.policy, asked.window), asked.url)
+        return {**explanation, "reasons": sentences.reasons(explanation)}
 
     async def get_search(self, asked: queries.UrlPart) -> Response:
         """Find pages by a part of their URL.
@@ -403,7 +403,7 @@ class Calls:
 
     def _search(self, asked: Sequence[queries.UrlPart]) -> list[Mapping[str, object]]:
         query = self._backend.query
-        return [search(query, one.text, one.n, one.domain, one.after) for one in asked]
+        return [search(query, ask.text, ask.n, ask.domain, ask.after) for ask in asked]
 
     def get_audit(self, _: queries.Nothing) -> Answer:
         """Recount the books. This reads whole columns, so it is meant for manual use or a nightly check."""
@@ -426,11 +426,11 @@ class Calls:
     def _series_and_curve(self, asked: Sequence[int]) -> list[Mapping[str, object]]:
         now, curve = time.time(), self._backend.curve
         points, progress = curve.so_far()
-        found = dataclasses.asdict(forecast(progress, round(now * MILLION)))
+        fields = dataclasses.asdict(forecast(progress, round(now * MILLION)))
         told = {
             "convergence": [point.shown() for point in points],
             "progress": [counts.shown() for counts in progress],
-            "forecast": {**found, "text": sentences.ending(found)},
+            "forecast": {**fields, "text": sentences.ending(fields)},
             "as_of": now,
         }
         return [{"series": curve.series(n), **told} for n in asked]
@@ -469,11 +469,11 @@ class Calls:
         reason = self._not_ready()
         return reason, [] if reason is not None else self._backend.warnings()
 
-    def _known(self, found: dict[str, object] | None, url: str) -> dict[str, object]:
+    def _known(self, entry: dict[str, object] | None, url: str) -> dict[str, object]:
         """Return what was found of a page, or raise the problem that it was never seen."""
-        if found is None:
+        if entry is None:
             raise Problem("unknown-page", self._backend.query.never_seen(url))
-        return found
+        return entry
 
     def _check_n(self, n: int) -> None:
         if n > self._settings.max_n:
@@ -485,9 +485,9 @@ class Calls:
             raise BadInput(f"{len(given):,} {name} is over OPIC_MAX_URLS {limit:,}: send them in several calls")
 
 
-def _times(found: ImportanceAnswer) -> dict[str, float]:
+def _times(answer: ImportanceAnswer) -> dict[str, float]:
     """Return the `as_of` fields of an answer."""
-    return {"as_of": found.as_of} | ({} if found.rank_as_of is None else {"rank_as_of": found.rank_as_of})
+    return {"as_of": answer.as_of} | ({} if answer.rank_as_of is None else {"rank_as_of": answer.rank_as_of})
 
 
 def _trace_of(request: Request) -> TraceContext | None:

@@ -91,8 +91,8 @@ class Described:
 def openapi(calls: Iterable[Described], *, secured: bool) -> dict[str, Any]:
     """Return the OpenAPI document of calls; `secured`: whether they need the token."""
     table = list(calls)
-    asked = {kind for one in table if (kind := asked_of(one.call)) is not None}  # The document has them in place.
-    answers = {one.answer for one in table if isinstance(one.answer, type)}
+    asked = {kind for row in table if (kind := asked_of(row.call)) is not None}  # The document has them in place.
+    answers = {row.answer for row in table if isinstance(row.answer, type)}
     schemas = schemas_of([CrawlEvent, ProblemDetails, *asked, *answers])
     in_place = {kind.__name__: schemas.pop(kind.__name__) for kind in asked}
     for name, default in asdict(Traps()).items():
@@ -101,8 +101,8 @@ def openapi(calls: Iterable[Described], *, secured: bool) -> dict[str, Any]:
     for name, example in examples.ANSWERS.items():
         schemas[name]["examples"] = [example]
     paths: dict[str, dict[str, Any]] = {}
-    for one in table:
-        paths.setdefault(one.path, {})[one.method.lower()] = _operation(one, in_place, secured=secured)
+    for row in table:
+        paths.setdefault(row.path, {})[row.method.lower()] = _operation(row, in_place, secured=secured)
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "OPIC", "version": __version__, "description": ABOUT},
@@ -134,41 +134,41 @@ def _always(field: Schemas, null: bool) -> None:
     """Say that the service always sends a field: without a default, and without null, unless it sends null."""
     field.pop("default", None)
     if not null and "anyOf" in field:
-        (part,) = (one for one in field.pop("anyOf") if one != {"type": "null"})
+        (part,) = (option for option in field.pop("anyOf") if option != {"type": "null"})
         field |= part
 
 
-def _operation(one: Described, schemas: Schemas, *, secured: bool) -> dict[str, Any]:
-    summary, _, more = (getdoc(one.call) or "").partition("\n")
-    refused = () if one.role is None else (401, 403) if secured else (403,)
-    answer: dict[str, Any] = {"description": "Metrics.", "content": one.answer}
-    if isinstance(one.answer, type):
-        schema = {"$ref": f"{REFERENCE}{one.answer.__name__}"}
-        answer = {"description": getdoc(one.answer), "content": {JSON: {"schema": schema}}}
-    asked, body = asked_of(one.call), one.body
-    parameters = [*_of_path(one.path), *one.headers]
-    if asked is not None and one.method in WITH_BODY:
+def _operation(row: Described, schemas: Schemas, *, secured: bool) -> dict[str, Any]:
+    summary, _, more = (getdoc(row.call) or "").partition("\n")
+    refused = () if row.role is None else (401, 403) if secured else (403,)
+    answer: dict[str, Any] = {"description": "Metrics.", "content": row.answer}
+    if isinstance(row.answer, type):
+        schema = {"$ref": f"{REFERENCE}{row.answer.__name__}"}
+        answer = {"description": getdoc(row.answer), "content": {JSON: {"schema": schema}}}
+    asked, body = asked_of(row.call), row.body
+    parameters = [*_of_path(row.path), *row.headers]
+    if asked is not None and row.method in WITH_BODY:
         body = {JSON: {"schema": schemas[asked.__name__], "example": examples.BODIES[asked.__name__]}}
     elif asked is not None:
         parameters += _of_query(schemas[asked.__name__])
-    if one.path.startswith("/v1/") and all(parameter["name"] != AFTER for parameter in parameters):
+    if row.path.startswith("/v1/") and all(parameter["name"] != AFTER for parameter in parameters):
         parameters.append({"name": AFTER, "in": "query", "required": False, **_AFTER})
-    found: dict[str, Any] = {
-        "tags": [TAG_OF[one.path]],
+    operation: dict[str, Any] = {
+        "tags": [TAG_OF[row.path]],
         "summary": summary.rstrip("."),
         "description": more.strip(),
-        "operationId": one.call.__name__,
+        "operationId": row.call.__name__,
         "parameters": parameters,
     }
     if body is not None:
-        found["requestBody"] = {"required": True, "content": body}
-    problems = described(one.path, *refused, *one.problems, 500)
-    found["responses"] = {str(status): said for status, said in {one.status: answer, **problems}.items()}
-    if one.path in KEPT:
-        found["responses"]["304"] = {"description": _NOT_MOVED}
+        operation["requestBody"] = {"required": True, "content": body}
+    problems = described(row.path, *refused, *row.problems, 500)
+    operation["responses"] = {str(status): said for status, said in {row.status: answer, **problems}.items()}
+    if row.path in KEPT:
+        operation["responses"]["304"] = {"description": _NOT_MOVED}
     if secured:  # OpenAPI 3.1: of a scheme without scopes, the list has the roles that are required.
-        found["security"] = [] if one.role is None else [{"token": [one.role]}]
-    return {name: part for name, part in found.items() if part not in ("", []) or name == "security"}
+        operation["security"] = [] if row.role is None else [{"token": [row.role]}]
+    return {name: part for name, part in operation.items() if part not in ("", []) or name == "security"}
 
 
 def _of_path(path: str) -> Iterator[dict[str, Any]]:
@@ -180,14 +180,14 @@ def _of_path(path: str) -> Iterator[dict[str, Any]]:
 
 def _of_query(asked: Schemas) -> list[dict[str, Any]]:
     """Describe query parameters, the required ones first."""
-    found = []
+    parameters = []
     for name, schema in asked["properties"].items():
         needed, told = name in asked["required"], {k: v for k, v in schema.items() if k in ("description", "example")}
         if needed and "examples" in schema:
             told["example"] = schema["examples"][0]  # What Swagger UI fills in.
         plain = {k: v for k, v in schema.items() if k not in told}
-        found.append({"name": name, "in": "query", "required": needed, "schema": plain, **told})
-    return sorted(found, key=lambda parameter: not parameter["required"])
+        parameters.append({"name": name, "in": "query", "required": needed, "schema": plain, **told})
+    return sorted(parameters, key=lambda parameter: not parameter["required"])
 
 
 PAGE: Final = """<!DOCTYPE html>

@@ -295,12 +295,12 @@ class _Seen:
         lag = backend.waiting_events(ends or {})
         keys = [shard.keys for shard in crawl.shards]
         questions = (
-            [["HGETALL", of.books] for of in keys],
+            [["HGETALL", shard_keys.books] for shard_keys in keys],
             Tallied.commands(crawl),
-            [["ZCOUNT", of.leases, f"({now * MILLION:.6f}", "+inf"] for of in keys],
-            [["ZCOUNT", of.waits, f"({now:.6f}", "+inf"] for of in keys],
-            [["ZCOUNT", of.hosts, f"({now:.6f}", "+inf"] for of in keys],
-            [["HMGET", of.link_segments, *LIST_FIELDS] for of in keys],
+            [["ZCOUNT", shard_keys.leases, f"({now * MILLION:.6f}", "+inf"] for shard_keys in keys],
+            [["ZCOUNT", shard_keys.waits, f"({now:.6f}", "+inf"] for shard_keys in keys],
+            [["ZCOUNT", shard_keys.hosts, f"({now:.6f}", "+inf"] for shard_keys in keys],
+            [["HMGET", shard_keys.link_segments, *LIST_FIELDS] for shard_keys in keys],
         )
         last = [["ZCOUNT", keys[0].call_ends, f"({now * MILLION:.0f}", "+inf"], ["HGET", keys[0].meta, "backup_at"]]
         *answers, remembered, backup_at = crawl.ask([*chain(*questions), *last])
@@ -350,10 +350,10 @@ def _of_books(books: Books) -> Iterator[Metric]:
 
 def _of_links(links: Sequence[LinkList]) -> Iterator[Metric]:
     about = "Bytes of the segments of kept links in the store; the newest links are in the journal."
-    yield Gauge("opic_kept_link_bytes", about, sum(one.size for one in links))
-    yield Gauge("opic_kept_link_segments", "Segments of kept links.", sum(len(one.live) for one in links))
+    yield Gauge("opic_kept_link_bytes", about, sum(link_list.size for link_list in links))
+    yield Gauge("opic_kept_link_segments", "Segments of kept links.", sum(len(link_list.live) for link_list in links))
     about = "Merges of segments of kept links: each took over from several what still counted."
-    yield Count("opic_kept_link_merges", about, sum(one.merges for one in links))
+    yield Count("opic_kept_link_merges", about, sum(link_list.merges for link_list in links))
 
 
 def _of_loaded(loaded_at: float) -> Iterator[Metric]:

@@ -156,9 +156,14 @@ class Problem(Exception):
     def members(self, request_id: str | None = None) -> dict[str, object]:
         """Return the members of the problem details."""
         title = KINDS[self.kind][1]
-        found = {"type": f"urn:opic:problem:{self.kind}", "title": title, "status": self.status, "detail": self.detail}
+        members = {
+            "type": f"urn:opic:problem:{self.kind}",
+            "title": title,
+            "status": self.status,
+            "detail": self.detail,
+        }
         more = {"errors": list(self.errors), "request_id": request_id}
-        return {**found, **{name: value for name, value in more.items() if value}}
+        return {**members, **{name: value for name, value in more.items() if value}}
 
     def response(self, request_id: str | None = None) -> "Json":
         """Return the problem as an HTTP response."""
@@ -179,8 +184,8 @@ class Json(Response):
 def _encoded(content: object) -> bytes:
     """Encode as JSON. msgspec takes a twentieth of the time that json takes, but escapes nothing."""
     with suppress(UnicodeEncodeError):  # Of a lone surrogate.
-        if (found := msgspec.json.encode(content)).isascii():
-            return found
+        if (encoded := msgspec.json.encode(content)).isascii():
+            return encoded
     return json.dumps(content, allow_nan=False, separators=(",", ":"), default=msgspec.to_builtins).encode("ascii")
 
 
@@ -205,7 +210,7 @@ OF_ERRORS: Final[Sequence[tuple[type[errors.OpicError], str]]] = (
 
 def from_error(error: errors.OpicError) -> Problem:
     """Convert one of our exceptions to a problem; for internal errors, the answer contains no detail."""
-    kind = next((kind for of, kind in OF_ERRORS if isinstance(error, of)), None)
+    kind = next((kind for error_type, kind in OF_ERRORS if isinstance(error, error_type)), None)
     if kind is None:
         return internal()
     headers = {}
@@ -229,10 +234,10 @@ def fit_for_log(text: str) -> str:
 
 def described(path: str, *statuses: int) -> dict[int | str, dict[str, Any]]:
     """Describe the problems of a call that have these statuses for the OpenAPI document, each with an example."""
-    found: dict[int | str, dict[str, Any]] = {}
+    responses: dict[int | str, dict[str, Any]] = {}
     for status in statuses:
         kinds = [kind for kind, (code, _) in KINDS.items() if code == status and path in ONLY_OF.get(kind, (path,))]
-        found[status] = {
+        responses[status] = {
             "description": "; ".join(KINDS[kind][1] for kind in kinds),
             "content": {
                 MEDIA_TYPE: {
@@ -245,7 +250,7 @@ def described(path: str, *statuses: int) -> dict[int | str, dict[str, Any]]:
             },
             **({"headers": _RETRY_AFTER} if status == 503 else {}),
         }
-    return found
+    return responses
 
 
 _RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait before trying again.", "schema": {"type": "integer"}}}

@@ -94,14 +94,16 @@ def handler_of(method: str, call: Call, body_bytes_max: int, show: Callable[[str
     """
     asked = asked_of(call)
     body = asked if method in WITH_BODY else None
-    parameters = [one for one in inspect.signature(call).parameters.values() if one.annotation is not body]
-    takers = [_taker(one) for one in parameters]
+    parameters = [
+        parameter for parameter in inspect.signature(call).parameters.values() if parameter.annotation is not body
+    ]
+    takers = [_taker(parameter) for parameter in parameters]
     waits = inspect.iscoroutinefunction(call)
     cursor = asked is not None and body is None and AFTER in asked.__struct_fields__
 
     async def handler(request: Request) -> Response:
         query, position = _parameters(request.scope["query_string"], cursor=cursor)
-        given = [take(request, query) for take in takers]
+        given = [taker(request, query) for taker in takers]
         sent = await read_json(request, body_bytes_max) if body is not None else b""
         if show is not None and position is not None:
             await show(position)
@@ -116,8 +118,8 @@ def handler_of(method: str, call: Call, body_bytes_max: int, show: Callable[[str
     return handler
 
 
-def _response(found: Answer) -> Response:
-    return found if isinstance(found, Response) else Json(found)
+def _response(answer: Answer) -> Response:
+    return answer if isinstance(answer, Response) else Json(answer)
 
 
 def _taker(parameter: inspect.Parameter) -> Callable[[Request, Mapping[str, str]], Any]:
@@ -140,15 +142,15 @@ def _parameters(query: bytes, *, cursor: bool) -> tuple[dict[str, str], str | No
     >>> _parameters(b"after=c2Vj&n=1&after=@@log/0:4", cursor=True)
     ({'after': 'c2Vj', 'n': '1'}, '@@log/0:4')
     """
-    found, position = dict[str, str](), None
+    parameters, position = dict[str, str](), None
     for part in filter(None, query.replace(b"+", b" ").split(b"&")):
         name, _, value = part.partition(b"=")
         text = _unquoted(value)
         if (named := _unquoted(name)) == AFTER and (not cursor or text.startswith(MARK)):
             position = text
         else:
-            found[named] = text
-    return found, position
+            parameters[named] = text
+    return parameters, position
 
 
 def _unquoted(given: bytes) -> str:

@@ -17,8 +17,8 @@ def of_each(
     """Yield metrics of several things, labelled by index: of each the kind, name, help, and the name of its value."""
     for kind, name, about, value in metrics:
         family = kind(name, about, labels=[label])
-        for at, row in enumerate(rows):
-            family.add_metric([str(at)], float(row.get(value, 0)))
+        for index, row in enumerate(rows):
+            family.add_metric([str(index)], float(row.get(value, 0)))
         yield family
 
 

@@ -188,8 +188,8 @@ class Backend:
     @contextmanager
     def _appending(self, count: int) -> Iterator[None]:
         """Count records that the block appends, and wait at its end until they are durable; Kafka needs no wait."""
-        at, waiting = self._rough_lag
-        self._rough_lag = at, waiting + count
+        measured_at, waiting = self._rough_lag
+        self._rough_lag = measured_at, waiting + count
         waits = self.log is self._stored_log and self.shard.durability.wanted
         run_id = self.shard.run_now() if waits else b""
         yield
@@ -229,8 +229,12 @@ class Backend:
         if not refused or self.disk_full() is not None:
             return
         try:
-            found = zip(self.crawl.ids_of(list(refused)), refused.values(), strict=True)
-            pages = [(self.crawl.shards[place[0]].keys, place[1], why) for place, why in found if place is not None]
+            pairs = zip(self.crawl.ids_of(list(refused)), refused.values(), strict=True)
+            pages = [
+                (self.crawl.shards[shard_page[0]].keys, shard_page[1], why)
+                for shard_page, why in pairs
+                if shard_page is not None
+            ]
             note_refusals(self.crawl.ask, pages)
         except StoreError as error:
             log.info("%d refused events are not explained: %s", len(refused), error)
@@ -254,9 +258,9 @@ class Backend:
 
     def _waiting(self, more: int) -> int:
         """Return the lag before `more` records; as it was a moment ago with Kafka, or far below OPIC_MAX_LAG."""
-        at, waiting = self._rough_lag
+        measured_at, waiting = self._rough_lag
         rough = not isinstance(self.log, EventLog) or 2 * (waiting + more) <= self.settings.max_lag
-        return waiting if rough and time.monotonic() - at <= ROUGH_SECONDS else self.lag()
+        return waiting if rough and time.monotonic() - measured_at <= ROUGH_SECONDS else self.lag()
 
     @staticmethod
     def _lags(waiting: int) -> StoreUnavailable:
@@ -285,7 +289,7 @@ class Backend:
         listed = {"rejected": rejected} if rejected else {}
         if not distinct:
             return {"known": 0, "new": 0, **listed}
-        known = sum(place is not None for place in self.crawl.ids_of(distinct))
+        known = sum(shard_page is not None for shard_page in self.crawl.ids_of(distinct))
         end = self.accept([encode_seeds(distinct, depth, **said)], "seeds")
         self.settle(end)
         return {"known": known, "new": len(distinct) - known, **listed, "position": shown_position(end)}
@@ -357,13 +361,13 @@ class Backend:
         Raises:
             BadInput: the URL, the policy or the window can't be taken.
         """
-        found = explain(self.query, url, policy, window)
-        standing = None if found is None else self.frontier.explain(url, self.settings.max_url_bytes)
-        if found is None or standing is None:
+        explanation = explain(self.query, url, policy, window)
+        standing = None if explanation is None else self.frontier.explain(url, self.settings.max_url_bytes)
+        if explanation is None or standing is None:
             return None
-        by = givers(self.query, self.links, url, self.flows.damping) if found["policy"] == EXACT else None
+        by = givers(self.query, self.links, url, self.flows.damping) if explanation["policy"] == EXACT else None
         given = {} if by is None else {"given_by": by}
-        return {**found, **given, "state": standing.state, "frontier": msgspec.to_builtins(standing)}
+        return {**explanation, **given, "state": standing.state, "frontier": msgspec.to_builtins(standing)}
 
     def lag(self) -> int:
         """Return how many accepted events have not taken effect yet; see `waiting_events`."""

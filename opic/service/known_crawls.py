@@ -64,7 +64,6 @@ class KnownCrawls:
             log.warning("%s; a loss of the store may be taken for a new store", error)
 
     def names(self) -> list[str]:
-        """Return the names of the crawls."""
         return sorted(self._known())
 
     def forget(self, crawl: str) -> None:

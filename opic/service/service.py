@@ -64,8 +64,10 @@ class EmbeddedService:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._stack.__exit__(kind, error, at)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, traceback)
 
     def not_ready(self) -> str | None:
         """Return why no request should come here now, or None."""
@@ -125,7 +127,7 @@ def _supervised(restart_ended: Callable[[], bool]) -> AbstractContextManager[Non
     """Call a function now and then that starts processes again that ended by themselves, and says whether any had."""
     pause, ended = RESTART_FIRST_SECONDS, time.monotonic()
 
-    def look() -> float:
+    def check_ended() -> float:
         nonlocal pause, ended
         try:
             if not restart_ended():
@@ -138,7 +140,7 @@ def _supervised(restart_ended: Callable[[], bool]) -> AbstractContextManager[Non
         pause = min(2 * pause, RESTART_MAX_SECONDS)
         return now + SUPERVISE_SECONDS
 
-    return repeated(look, SUPERVISE_SECONDS, "opic-watch")
+    return repeated(check_ended, SUPERVISE_SECONDS, "opic-watch")
 
 
 def open_backend(settings: Settings, stack: ExitStack, *, create: bool = False) -> Backend:

@@ -53,7 +53,9 @@ class StandingService:
                 outage.ended()
                 return backend
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.backend.close()
 
     def succeed(self) -> None:

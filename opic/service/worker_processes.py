@@ -48,7 +48,6 @@ class WorkerProcesses:
         self._running[settings.crawl] = settings, worker
 
     def process(self, crawl: str) -> subprocess.Popen[bytes]:
-        """Return the worker of a crawl."""
         return self._running[crawl][1]
 
     def all_run(self) -> bool:

@@ -88,7 +88,7 @@ class UrlFrontierCrawl:
         named = canonical_host(bare, self.backend.limits.normalization)
         crawl.follow()
         names = named, named.removesuffix("."), f"{named}."  # A name with a dot at its end is another host here.
-        known = (name for name in names if any(one.hosts.number(name) is not None for one in crawl.replicas))
+        known = (name for name in names if any(replica.hosts.number(name) is not None for replica in crawl.replicas))
         return next(known, names[1])
 
     # Writing.
@@ -99,20 +99,22 @@ class UrlFrontierCrawl:
 
     def _seed(self, asked: Sequence[SeedList]) -> Sequence[Exception | None]:
         """Add pages or update their notes; wait until this has taken effect."""
-        found: list[Exception | None] = []
+        outcomes: list[Exception | None] = []
         values: list[bytes] = []
-        for (depth, meta, not_before), group in groupby(asked, key=lambda one: (one.depth, one.meta, one.not_before)):
-            urls = [url for one in group for url in one.urls]
+        for (depth, meta, not_before), group in groupby(
+            asked, key=lambda seed_list: (seed_list.depth, seed_list.meta, seed_list.not_before)
+        ):
+            urls = [url for seed_list in group for url in seed_list.urls]
             try:
                 together = SeedList(urls, depth, meta, not_before=not_before)
                 check_seeds(together, self.backend.clock.now_us(), self.backend.limits)
                 values.append(encode_seeds(urls, depth, meta, not_before=not_before))
-                found += [None] * len(urls)
+                outcomes += [None] * len(urls)
             except BadInput as error:
-                found += [error.with_traceback(None)] * len(urls)  # Whose frames hold this list.
+                outcomes += [error.with_traceback(None)] * len(urls)  # Whose frames hold this list.
         if values:
             self.backend.settle(self.backend.accept(values, "seeds"))
-        return found
+        return outcomes
 
     def _canonical(self, info: pb.URLInfo) -> str:
         """Return the canonical URL of an item.
@@ -218,9 +220,9 @@ class UrlFrontierCrawl:
         """Count pages, also those that are not due."""
         return sum(1 for _ in pages(self.backend.crawl, host, asked.filter, ignore_case=asked.ignoreCase))
 
-    def _items(self, found: Sequence[LedgerPage], name: str) -> list[pb.URLItem]:
-        told, since_of = [], known_since(self.backend.crawl, [page.url for page in found])
-        for page, since in zip(found, since_of, strict=True):
+    def _items(self, pages: Sequence[LedgerPage], name: str) -> list[pb.URLItem]:
+        told, since_of = [], known_since(self.backend.crawl, [page.url for page in pages])
+        for page, since in zip(pages, since_of, strict=True):
             info = items.info_of(page.url, host_of(page.url), name, unpack_meta(page.meta))
             item = pb.URLItem(ID=page.url, creation_date=since)
             if not page.reads and not page.status and not page.not_before_us:
@@ -280,7 +282,7 @@ class Crawls:
         self._open = {self._first: UrlFrontierCrawl(present())}
         self._other, self._others, self._opening = other, others, asyncio.Lock()
 
-    async def of(self, name: str, *, make: bool = False) -> UrlFrontierCrawl:
+    async def crawl_of(self, name: str, *, make: bool = False) -> UrlFrontierCrawl:
         """Return a crawl; with `make`, one that does not exist yet is made.
 
         Raises:

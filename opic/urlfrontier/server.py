@@ -206,7 +206,7 @@ def _translated(call: Callable[[Any], Any], checked: Callable[[Any], Any]) -> Ca
         context.set_code(status)
         context.set_details(str(error))
 
-    async def one(asked: Any, context: Any) -> Any:
+    async def answer_call(asked: Any, context: Any) -> Any:
         try:
             return await call(checked(asked))
         except (OpicError, CallRefused) as error:
@@ -220,7 +220,7 @@ def _translated(call: Callable[[Any], Any], checked: Callable[[Any], Any]) -> Ca
         except (OpicError, CallRefused) as error:
             fail(error, context)
 
-    return many if isasyncgenfunction(call) else one
+    return many if isasyncgenfunction(call) else answer_call
 
 
 class _Guard(grpc.aio.ServerInterceptor):

@@ -70,7 +70,7 @@ class UrlFrontier:
         """Take a page, known or discovered; return its status: FAIL if the client may send it again, SKIPPED if not."""
         status = Status.OK
         try:
-            crawl = await self._crawls.of(info.crawlID, make=True)
+            crawl = await self._crawls.crawl_of(info.crawlID, make=True)
             await (crawl.put_discovered(info, batch) if known is None else crawl.put_known(known))
         except BadInput as error:
             log.info("an item is skipped: %s", error)
@@ -89,13 +89,13 @@ class UrlFrontier:
         if asked.WhichOneof("item") == "anyCrawlID":
             names = await asyncio.to_thread(self._crawls.names)
             self._turn += 1
-            at = self._turn % max(len(names), 1)
-            names = names[at:] + names[:at]
+            turn = self._turn % max(len(names), 1)
+            names = names[turn:] + names[:turn]
         part = pb.GetParams()
         part.CopyFrom(asked)
         for name in names if self._active else ():
             try:
-                crawl = await self._crawls.of(name)
+                crawl = await self._crawls.crawl_of(name)
             except BadInput:
                 continue
             keys = set[str]()
@@ -135,18 +135,18 @@ class UrlFrontier:
 
     async def ListQueues(self, asked: pb.Pagination) -> pb.QueueList:
         """Return names of hosts."""
-        crawl = await self._crawls.of(asked.crawlID)
-        found = await asyncio.to_thread(queues, crawl.backend.crawl)
-        names = sorted(name for name, queue in found.items() if queue.active or asked.include_inactive)
+        crawl = await self._crawls.crawl_of(asked.crawlID)
+        by_host = await asyncio.to_thread(queues, crawl.backend.crawl)
+        names = sorted(name for name, queue in by_host.items() if queue.active or asked.include_inactive)
         some = names[asked.start : asked.start + (asked.size or LISTED_DEFAULT)]
         return pb.QueueList(values=some, total=len(names), start=asked.start, size=len(some), crawlID=asked.crawlID)
 
     async def GetStats(self, asked: pb.QueueWithinCrawlParams) -> pb.Stats:
         """Count pages, of a host or of all."""
-        crawl = await self._crawls.of(asked.crawlID)
+        crawl = await self._crawls.crawl_of(asked.crawlID)
         host = await crawl.host(asked.key)
-        found = await asyncio.to_thread(queues, crawl.backend.crawl)
-        some = [queue for name, queue in found.items() if host in ("", name)]
+        by_host = await asyncio.to_thread(queues, crawl.backend.crawl)
+        some = [queue for name, queue in by_host.items() if host in ("", name)]
         return pb.Stats(
             size=sum(queue.active for queue in some),
             inProcess=sum(queue.leased for queue in some),
@@ -160,7 +160,7 @@ class UrlFrontier:
 
     async def GetURLStatus(self, asked: pb.URLStatusRequest) -> pb.URLItem:
         """Return a page as it is kept."""
-        crawl = await self._crawls.of(asked.crawlID)
+        crawl = await self._crawls.crawl_of(asked.crawlID)
         item = await asyncio.to_thread(crawl.page, asked.url, asked.crawlID)
         if item is None:
             raise CallRefused(grpc.StatusCode.NOT_FOUND, "no such page is known")
@@ -168,26 +168,26 @@ class UrlFrontier:
 
     async def ListURLs(self, asked: pb.ListUrlParams) -> AsyncIterator[pb.URLItem]:
         """Return pages, also those that are not due."""
-        crawl = await self._crawls.of(asked.crawlID)
+        crawl = await self._crawls.crawl_of(asked.crawlID)
         host = await crawl.host(asked.key)
         for item in await asyncio.to_thread(crawl.listed, asked, host, asked.size or LISTED_DEFAULT):
             yield item
 
     async def CountURLs(self, asked: pb.CountUrlParams) -> pb.Long:
         """Count pages, also those that are not due."""
-        crawl = await self._crawls.of(asked.crawlID)
+        crawl = await self._crawls.crawl_of(asked.crawlID)
         return pb.Long(value=await asyncio.to_thread(crawl.count, asked, await crawl.host(asked.key)))
 
     # Changing.
 
     async def DeleteQueue(self, asked: pb.QueueWithinCrawlParams) -> pb.Long:
         """Forget the pages of a host."""
-        crawl = await self._crawls.of(asked.crawlID)
+        crawl = await self._crawls.crawl_of(asked.crawlID)
         return pb.Long(value=await asyncio.to_thread(crawl.forget, await crawl.host(asked.key)))
 
     async def PurgeURLs(self, asked: pb.PurgeUrlParams) -> pb.Long:
         """Forget the pages that became known more than some days ago, of a host or of all."""
-        crawl = await self._crawls.of(asked.crawlID)
+        crawl = await self._crawls.crawl_of(asked.crawlID)
         return pb.Long(value=await asyncio.to_thread(crawl.purge, await crawl.host(asked.key), asked.days))
 
     async def DeleteCrawl(self, asked: pb.DeleteCrawlMessage) -> pb.Long:
@@ -196,7 +196,7 @@ class UrlFrontier:
             why = "start the service with --urlfrontier-allow-delete to let clients forget all pages of the crawl"
             raise CallRefused(grpc.StatusCode.PERMISSION_DENIED, why)
         try:
-            crawl = await self._crawls.of(asked.value)
+            crawl = await self._crawls.crawl_of(asked.value)
         except BadInput:
             return pb.Long(value=0)
         return pb.Long(value=await asyncio.to_thread(crawl.forget_all))
@@ -213,7 +213,7 @@ class UrlFrontier:
 
     async def SetDelay(self, asked: pb.QueueDelayParams) -> pb.Empty:
         """Set the delay of a host, for all endpoints."""
-        crawl = await self._crawls.of(asked.crawlID)
+        crawl = await self._crawls.crawl_of(asked.crawlID)
         if not asked.key:
             why = "the delay of all hosts is a setting: start the service with OPIC_HOST_DELAY_SECONDS"
             raise CallRefused(grpc.StatusCode.FAILED_PRECONDITION, why)
@@ -223,14 +223,14 @@ class UrlFrontier:
 
     async def BlockQueueUntil(self, asked: pb.BlockQueueParams) -> pb.Empty:
         """Hand out no page of a host before a time, at all endpoints; 0 ends that."""
-        crawl = await self._crawls.of(asked.crawlID)
+        crawl = await self._crawls.crawl_of(asked.crawlID)
         until = float(min(asked.time, NEVER))
         await asyncio.to_thread(crawl.backend.frontier.block, await crawl.host(asked.key), until)
         return pb.Empty()
 
     async def SetCrawlLimit(self, asked: pb.CrawlLimitParams) -> pb.Empty:
         """Limit how many pages of a host are read, at all endpoints; 0 removes the limit."""
-        crawl = await self._crawls.of(asked.crawlID)
+        crawl = await self._crawls.crawl_of(asked.crawlID)
         if not await asyncio.to_thread(crawl.backend.frontier.limit, await crawl.host(asked.key), asked.limit):
             raise CallRefused(grpc.StatusCode.NOT_FOUND, "no page of this host is known")
         return pb.Empty()
