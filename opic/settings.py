@@ -30,8 +30,10 @@ TOPIC: Final = "crawl.events"
 CRAWL: Final = "default"
 PREFIX: Final = "OPIC_"
 # Variables that are no settings: the file of settings, and what our own processes, benchmarks and tests tell children.
-NO_SETTINGS: Final = ("config", "child", "child_log_level", "bench_data", "chaos_seed", "doom")
-OPTIONS: Final = {"kafka_bootstrap": "kafka"} | {name: name for name in ("store", "data", "crawl", "host", "port")}
+NO_SETTINGS: Final = ("config", "child", "child_log_level", "child_endpoint", "bench_data", "chaos_seed", "doom")
+OPTIONS: Final = {"kafka_bootstrap": "kafka"} | {
+    name: name for name in ("store", "data", "crawl", "host", "port", "processes")
+}
 # The settings that a store keeps as rules of its crawl, with their names there.
 RULES: Final = {
     "damping": "q",
@@ -122,6 +124,7 @@ class Settings(BaseSettings):
     service: Annotated[str, Field(pattern=r"^https?://")] | None = None  # What commands ask; see docs/guide/cli.md.
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
+    processes: Annotated[int, Field(ge=1, le=64)] = 1  # That answer calls on the port.
     start_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0  # A worker's patience at its start; 0: no limit.
     worker_port: Annotated[int, Field(ge=0, le=65_535)] = 0  # Port of a worker's metrics and readiness; 0 disables it.
     api_token: SecretStr | None = None

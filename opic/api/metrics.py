@@ -11,7 +11,8 @@ and all other metrics are still reported.
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
@@ -23,8 +24,10 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from opic import __version__
+from opic.api.own_metrics import own
 from opic.api.scrape_cache import Beside
-from opic.api.server_metrics import of_each, of_servers, server_infos
+from opic.api.server_metrics import of_servers, server_infos
+from opic.api.shared_metrics import ProcessPlace, SharedMetrics, count_in_files
 from opic.api.token_metrics import TokenCollector
 from opic.errors import StoreError, StoreLost, StoreUnavailable
 from opic.frontier.requests import EXPANSIONS, MODES, RECRAWLS
@@ -37,7 +40,6 @@ from opic.model.cash import MILLION, ROUND_BITS
 from opic.model.events import Outcome
 from opic.query.convergence import NOTHING_SAID
 from opic.query.page_queries import BOUNDED
-from opic.replica.crawl import ReplicaStanding
 from opic.replica.stored_links import LIST_FIELDS, LinkList
 from opic.service.backend import Backend
 from opic.service.tokens import Tokens
@@ -50,7 +52,6 @@ STORE_SECONDS: Final = 5.0  # Timeout after which the store counts as down; Prom
 KAFKA_SECONDS: Final = 2.0
 FIRST_SECONDS: Final = 1.0  # How long the first scrape waits for the first audit, and for the first census.
 AUDIT_SECONDS: Final = 60.0  # Minimum time between two audits: an audit reads whole columns, 16 bytes per page.
-COVERAGE_SECONDS: Final = 3600.0  # The last coverage asked for is shown for this long; no scrape computes one.
 CENSUS_SECONDS: Final = 10.0  # Minimum time between two censuses.
 SHARE_MAX: Final = 0.05  # Maximum share of the time for audits, and the same for censuses.
 REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -73,21 +74,33 @@ Census = tuple[Mapping[tuple[str, str], int], float]  # By class and kind; the a
 class Metrics:
     """The metrics of one endpoint process."""
 
-    def __init__(self, backend: Backend, tokens: Tokens | None = None) -> None:
-        """Register the metrics, those of tokens too. This does not query the store."""
-        self._registry = CollectorRegistry()
+    def __init__(
+        self, backend: Backend, tokens: Tokens | None = None, process_place: ProcessPlace | None = None
+    ) -> None:
+        """Register the metrics. This does not query the store.
+
+        Args:
+            backend: the open store.
+            tokens: of the endpoint, which have metrics too.
+            process_place: of this process among those that share a port; None if it is alone.
+        """
+        self._registry, self._place = CollectorRegistry(), process_place
+        # None: they are read from files, with those of the other processes.
+        counts = None if process_place else self._registry
+        if process_place is not None:
+            count_in_files(process_place)
         self._requests = Histogram(
             "opic_http_request_duration_seconds",
             "Duration of HTTP requests, by method, route and status class.",
             ("method", "route", "status"),
             buckets=REQUEST_SECONDS,
-            registry=self._registry,
+            registry=counts,
         )
         self._counted: dict[tuple[str, str, int], Histogram] = {}  # By method, route and first digit of the status.
         about = "Pages handed out to crawlers by this endpoint, by the mode and the policy asked for."
-        pages = Counter("opic_suggestions", about, ("mode", "policy"), registry=self._registry)
+        pages = Counter("opic_suggestions", about, ("mode", "policy"), registry=counts)
         about = "Calls of POST /v1/next, by mode and policy, and by whether they returned any pages."
-        calls = Counter("opic_suggestion_calls", about, ("answer", "mode", "policy"), registry=self._registry)
+        calls = Counter("opic_suggestion_calls", about, ("answer", "mode", "policy"), registry=counts)
         self._suggestions = {asked: pages.labels(*asked) for asked in ASKED}
         self._calls = {
             (some, *asked): calls.labels("pages" if some else "none", *asked)
@@ -97,22 +110,32 @@ class Metrics:
         about = (
             "Calls of POST /v1/next where links are kept, by what pages came by: exact or loaded importance, or cash."
         )
-        orders = Counter("opic_suggestion_orders", about, ("order",), registry=self._registry)
+        orders = Counter("opic_suggestion_orders", about, ("order",), registry=counts)
         self._orders = {order: orders.labels(order) for order in ORDERS}
         about = "Items that URLFrontier's clients put, by what they were answered."
-        self._items = Counter("opic_urlfrontier_items", about, ("status",), registry=self._registry)
+        self._items = Counter("opic_urlfrontier_items", about, ("status",), registry=counts)
         for status in ITEM_STATUSES:
             self._items.labels(status)
         if tokens is not None:
             self._registry.register(TokenCollector(tokens))
-        ProcessCollector(registry=self._registry)
-        self._collector = _Collector(backend)
+        self._process = ProcessCollector(registry=counts)
+        self._collector = _Collector(backend, alone=process_place is None)
         self._registry.register(self._collector)
+        self._shared = None if process_place is None else SharedMetrics(process_place, self._own)
+        if self._shared is not None:
+            self._registry.register(self._shared)
+
+    def _own(self) -> Iterator[Metric]:
+        return chain(self._process.collect(), own(self._collector.backend))
+
+    def told(self) -> AbstractContextManager[None]:
+        """Tell the other processes of the port during the block what this one has of its own."""
+        return nullcontext() if self._shared is None else self._shared.told()
 
     def show(self, backend: Backend) -> None:
         """Show the metrics of another store or crawl from now on; the counts of this process go on."""
         self._registry.unregister(self._collector)
-        self._collector = _Collector(backend)
+        self._collector = _Collector(backend, alone=self._place is None)
         self._registry.register(self._collector)
 
     def observe(self, method: str, path: str, status: int, seconds: float) -> None:
@@ -143,8 +166,8 @@ class Metrics:
 class _Collector(Collector):
     """A Prometheus collector for the metrics of the store, Kafka, the snapshots and the books."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend, *, alone: bool) -> None:
+        self.backend, self._alone = backend, alone
         self._kafka = Beside("opic-kafka-look", self._ends)
         self._missing = Beside("opic-kafka-missing", self._missing_events, CENSUS_SECONDS, SHARE_MAX)
         self._store = Beside("opic-store-look", self._look)
@@ -171,16 +194,15 @@ class _Collector(Collector):
         build = Gauge("opic_build_info", "Always 1; the label has the running version.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
-        yield from _of_replicas(self._backend.crawl.standing())
-        about = "Pages that this endpoint chose and the store refused, mostly because another endpoint leased them."
-        yield Count("opic_refused_suggestions", about, self._backend.frontier.refusals)
+        if self._alone:
+            yield from own(self.backend)
         if (lost := self._lost.lately(FIRST_SECONDS)) is not None:
             yield Gauge("opic_store_lost", "1 if the store has lost the crawl or a part of it, else 0.", int(lost[0]))
         seen = self._store.now(STORE_SECONDS)
         yield Gauge("opic_store_up", "1 if the store answers.", int(seen is not None))
-        if self._backend.settings.kafka_bootstrap is not None:
+        if self.backend.settings.kafka_bootstrap is not None:
             ends = seen.ends if seen is not None else self._kafka.now(KAFKA_SECONDS)
-            throttle = self._backend.log.throttle
+            throttle = self.backend.log.throttle
             yield Gauge("opic_kafka_up", "1 if Kafka answers.", int(ends is not None or throttle.left > 0))
             yield Count("opic_kafka_throttled_seconds", ABOUT, throttle.total)
             if (missing := self._missing.lately(FIRST_SECONDS)) is not None:
@@ -192,12 +214,10 @@ class _Collector(Collector):
         yield Count("opic_rounds", "The clock in rounds.", self._rounds(seen.books) / (1 << ROUND_BITS))
         yield from _of_links(seen.links)
         yield from _of_loaded(seen.loaded_at)
-        yield from _of_cash(self._backend, seen)
-        yield from _of_work(self._backend.settings, seen)
+        yield from _of_cash(self.backend, seen)
+        yield from _of_work(self.backend.settings, seen)
         yield from _of_frontier(seen, self._census.lately(FIRST_SECONDS))
         yield from of_servers(seen.servers)
-        yield from _of_coverage(self._backend)
-        yield from _of_exact(self._backend)
         about = "Time of the last backup, in Unix seconds; 0 if there is none."
         yield Gauge("opic_backup_timestamp_seconds", about, seen.backup_at)
         if (audited := self._audit.lately(FIRST_SECONDS)) is not None:
@@ -206,66 +226,34 @@ class _Collector(Collector):
             yield Gauge("opic_audit_age_seconds", "Time since the last audit began.", age)
 
     def _take_census(self) -> Census:
-        return self._backend.frontier.census(), max(time.time() - self._backend.snapshots.fresh().as_of, 0.0)
+        return self.backend.frontier.census(), max(time.time() - self.backend.snapshots.fresh().as_of, 0.0)
 
     def _ends(self) -> Positions:
-        return self._backend.log.ends()
+        return self.backend.log.ends()
 
     def _missing_events(self) -> Mapping[str, int]:
-        return self._backend.log.missing()
+        return self.backend.log.missing()
 
     def _is_lost(self) -> bool:
         try:
-            check_known(self._backend.crawl.shards)
+            check_known(self.backend.crawl.shards)
         except StoreLost:
             return True
         return False
 
     def _look(self) -> "_Seen":
-        check_known(self._backend.crawl.shards)  # What is gone is no 0 in a graph.
+        check_known(self.backend.crawl.shards)  # What is gone is no 0 in a graph.
         # Read the ends first: a lag of 0 then means that all events accepted before have taken effect.
-        kafka = self._backend.settings.kafka_bootstrap is not None
-        return _Seen.of(self._backend, self._kafka.now(KAFKA_SECONDS) if kafka else self._ends())
+        kafka = self.backend.settings.kafka_bootstrap is not None
+        return _Seen.of(self.backend, self._kafka.now(KAFKA_SECONDS) if kafka else self._ends())
 
     def _is_conserved(self) -> bool:
         try:
-            return bool(self._backend.query.audit()["conserved"])
+            return bool(self.backend.query.audit()["conserved"])
         except StoreUnavailable:
             raise
         except StoreError:
             return False  # A block is missing, and so are its grains.
-
-
-def _of_coverage(backend: Backend) -> Iterator[Metric]:
-    view = backend.coverage.latest
-    if view is None or (age := max(time.time() - view.as_of, 0.0)) > COVERAGE_SECONDS:
-        return
-    about = "Share of personalized PageRank that the fetched pages are guaranteed to hold, when last asked for."
-    yield Gauge("opic_coverage", about, view.flow.coverage)
-    yield Gauge("opic_coverage_age_seconds", "Age of opic_coverage.", age)
-
-
-def _of_exact(backend: Backend) -> Iterator[Metric]:
-    links = backend.links
-    about = "Memory that kept links and exact importance take in this endpoint, about."
-    yield Gauge("opic_links_bytes", about, links.bytes_held if links.loads else 0)
-    yield Gauge("opic_links_limit_bytes", "OPIC_MAX_LINKS_BYTES of this endpoint.", links.bytes_max)
-    about = "Whether the kept links are too large for this endpoint, which then answers from cash."
-    yield Gauge("opic_links_too_large", about, bool(links.too_large))
-    standing = backend.exact.standing
-    if standing is None:
-        return
-    yield Gauge("opic_error_bound_wanted", "What exact importance is settled to: OPIC_BOUND.", backend.exact.bound)
-    about = "Visits of read pages that exact importance has not moved on yet, as a share of all."
-    yield Gauge("opic_exact_residual", about, standing.residual)
-    yield Gauge(
-        "opic_exact_settle_seconds", "Duration of the last settling of exact importance.", standing.settle_seconds
-    )
-    yield Gauge("opic_exact_age_seconds", "Age of the state that exact importance shows.", standing.age_seconds)
-    about = (
-        "How far the residual of exact importance was from its definition at the last check, as a share of all visits."
-    )
-    yield Gauge("opic_exact_drift", about, standing.drift)
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,16 +439,3 @@ def _of_frontier(seen: _Seen, census: tuple[Census, float] | None) -> Iterator[M
     yield Gauge("opic_frontier_age_seconds", "Time since opic_frontier_pages was counted.", age)
     about = "Age, at the time of that count, of the state behind answers over all pages."
     yield Gauge("opic_estimate_age_seconds", about, state_age)
-
-
-def _of_replicas(standing: list[ReplicaStanding]) -> Iterator[Metric]:
-    """Yield how far this endpoint follows the shards, even while the store is down."""
-    compared = "Time since this endpoint last compared its replica with the head of the journal."
-    pages = "Pages in this endpoint's replica of the shard, including gone ones."
-    loads = "Times that this endpoint loaded the shard from its checkpoint."
-    yield from of_each("shard", [asdict(replica) for replica in standing], (
-        (Gauge, "opic_replica_lsn", "Last record of the shard's journal applied by this endpoint.", "lsn"),
-        (Gauge, "opic_replica_age_seconds", compared, "age_seconds"),
-        (Gauge, "opic_replica_pages", pages, "pages"),
-        (Count, "opic_replica_loads", loads, "loads"),
-    ))  # fmt: skip

@@ -75,6 +75,28 @@ def _refused(error: OSError, where: str, port: int) -> SettingsError:
     return SettingsError(f"can't listen on {where} port {port}: {error.strerror}")
 
 
+def reserved(listener: socket.socket) -> socket.socket:
+    """Close a listener; return a socket that keeps its address for those of `beside`, and accepts no connection."""
+    family, address = listener.family, listener.getsockname()
+    listener.close()  # As long as it listened, no other program could.
+    return _sharing(family, address)
+
+
+def beside(kept: socket.socket) -> socket.socket:
+    """Listen on a reserved address, as other processes do: each connection goes to one of them, by its hash."""
+    listener = _sharing(kept.family, kept.getsockname())
+    listener.listen(BACKLOG)
+    return listener
+
+
+def _sharing(family: int, address: object) -> socket.socket:
+    shared = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+        shared.setsockopt(socket.SOL_SOCKET, option, 1)
+    shared.bind(address)  # type: ignore[arg-type]
+    return shared
+
+
 def url_of(listener: socket.socket) -> str:
     """Return the URL of the endpoint for clients on this machine.
 

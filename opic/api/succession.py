@@ -38,11 +38,19 @@ class MovableService(Service, Protocol):
 class Succession:
     """An ASGI application that answers by the application of the present crawl."""
 
-    def __init__(self, service: MovableService, *, allow_open: bool, metrics: Metrics, tokens: Tokens) -> None:
+    def __init__(
+        self,
+        service: MovableService,
+        *,
+        allow_open: bool,
+        metrics: Metrics,
+        tokens: Tokens,
+        instance: str | None = None,
+    ) -> None:
         """Answer for an open service; the arguments are those of `create_app`."""
         self._service, self._metrics, self._holds = service, metrics, False
         self._make = partial(create_app, service, allow_open=allow_open, metrics=metrics, tokens=tokens)
-        self.current = self._make()
+        self.current = self._make(instance=instance)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; while the crawl is stopped, wait for the other one."""

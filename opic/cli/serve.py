@@ -2,10 +2,15 @@
 
 import logging
 import os
+import signal
 import sys
+import tempfile
+import threading
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -16,7 +21,10 @@ from opic.errors import SettingsError
 from opic.logs import log_to_stderr
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from opic.api.metrics import Metrics
+    from opic.service.endpoint_processes import EndpointChild
     from opic.service.service import EmbeddedService
     from opic.service.standing import StandingService
     from opic.service.tokens import Tokens
@@ -37,6 +45,11 @@ class UrlFrontierOptions:
     urlfrontier_allow_delete: Annotated[
         bool, typer.Option("--urlfrontier-allow-delete", help="Let URLFrontier's DeleteCrawl forget all pages.")
     ] = False
+
+    def words(self) -> list[str]:
+        """Return the options, as they are given to the process that answers the calls."""
+        words = [] if self.urlfrontier is None else ["--urlfrontier", str(self.urlfrontier)]
+        return words + (["--urlfrontier-allow-delete"] if self.urlfrontier_allow_delete else [])
 
     @contextmanager
     def answered(
@@ -61,6 +74,10 @@ def serve(
     port: Annotated[
         int | None, typer.Option(help="Port to listen on, 0 for any free one; default 8080. [OPIC_PORT]")
     ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(help="Processes that answer calls on the port; each keeps all pages in memory. [OPIC_PROCESSES]"),
+    ] = None,
     frontier: UrlFrontierOptions,
     allow_open: Annotated[
         bool, typer.Option("--allow-open", help="Allow connections from other machines without OPIC_API_TOKEN.")
@@ -70,39 +87,114 @@ def serve(
     """Serve the HTTP API.
 
     With the bundled store it also runs a worker: one process tree is the whole service. With a server of your own, run
-    workers beside it (`opic worker`); events go to Kafka, or without Kafka to the store's log. Stop it with Ctrl-C or
-    SIGTERM.
+    workers beside it (`opic worker`); events go to Kafka, or without Kafka to the store's log. With --processes,
+    several processes answer on the port, and one that dies is started again. Stop it with Ctrl-C or SIGTERM.
     """
-    if os.environ.get("OPIC_LOG_FORMAT") != "json":
+    from opic.service.endpoint_processes import EndpointChild
+
+    child = EndpointChild.of_environment()
+    if child is None and os.environ.get("OPIC_LOG_FORMAT") != "json":
         print(STARTING, file=sys.stderr, flush=True)  # The rest takes seconds, or minutes with a large store.
-    settings = _settings(chosen, embedded, host=host, port=port)
+    settings = _settings(chosen, embedded, host=host, port=port, processes=processes)
     log_to_stderr(logging.INFO, settings.log_format)
-    from opic.api import ConnectionLimits, bind
+    from opic.memory import keep_some_memory
+
+    keep_some_memory()
+    with _bound(settings, child, allow_open=allow_open) as listener, ending_in_order():
+        if child is None and settings.processes > 1:
+            _serve_together(settings, listener, frontier, allow_open=allow_open)
+        else:
+            _answer(settings, listener, frontier, child, allow_open=allow_open)
+    if child is None:
+        log.info("stopped")
+
+
+def _bound(settings: "Settings", child: "EndpointChild | None", *, allow_open: bool) -> "socket":
+    """Return a socket of the address: one that listens, or, for several processes and in them, that reserves it."""
+    from opic.api.server import bind, reserved
+    from opic.service.tokens import Tokens
+
+    if child is not None:
+        return child.socket()
+    wanted = Tokens(settings).required
+    listener = bind(settings.host, settings.port, token_set=wanted, allow_open=allow_open)
+    log.info("opening the store (%s)", f"embedded in {settings.data_dir()}" if settings.embedded else "a server")
+    return reserved(listener) if settings.processes > 1 else listener
+
+
+def _answer(
+    settings: "Settings",
+    listener: "socket",
+    frontier: UrlFrontierOptions,
+    child: "EndpointChild | None",
+    *,
+    allow_open: bool,
+) -> None:
+    """Answer calls in this process, which may be one of several, until it is told to stop."""
+    from opic.api import ConnectionLimits
     from opic.api import serve as serve_app
     from opic.api.metrics import Metrics
-    from opic.api.server import url_of
+    from opic.api.server import beside, url_of
+    from opic.api.shared_metrics import ProcessPlace
     from opic.api.succession import Succession
     from opic.ingest.traces import export_spans
-    from opic.memory import keep_some_memory
     from opic.service.service import EmbeddedService
     from opic.service.standing import StandingService
     from opic.service.tokens import Tokens
 
-    keep_some_memory()
     tokens = Tokens(settings)
     export_spans("opic-endpoint")
-    opened = EmbeddedService(settings) if settings.embedded else StandingService(settings)
-    listener = bind(settings.host, settings.port, token_set=tokens.required, allow_open=allow_open)
+    opened = EmbeddedService(settings) if settings.embedded and child is None else StandingService(settings)
     url, limits = url_of(listener), ConnectionLimits(connections=settings.max_connections)
-    log.info("opening the store (%s)", f"embedded in {settings.data_dir()}" if settings.embedded else "a server")
-    with listener, ending_in_order(), opened as service:
-        metrics = Metrics(service.backend, tokens)
-        application = Succession(service, allow_open=allow_open, metrics=metrics, tokens=tokens)
-        announced = service.announced(url, application.current.instance)
-        with frontier.answered(service, metrics, tokens), announced, application.watched(), tokens.watched():
-            print(f"opic answers at {url}, its manual is at {url}/docs; Ctrl-C stops it", flush=True)
-            serve_app(application, sockets=[listener], limits=limits)
-    log.info("stopped")
+    with opened as service, ExitStack() as stack:
+        process_place = None if child is None else ProcessPlace(child.number, Path(child.metrics))
+        instance = None if child is None else child.instance
+        metrics = Metrics(service.backend, tokens, process_place)
+        application = Succession(service, allow_open=allow_open, metrics=metrics, tokens=tokens, instance=instance)
+        stack.enter_context(metrics.told())
+        stack.enter_context(frontier.answered(service, metrics, tokens))
+        stack.enter_context(service.announced(url, application.current.instance))
+        stack.enter_context(application.watched())
+        stack.enter_context(tokens.watched())
+        if child is None:
+            _say_where(url)
+        else:
+            stack.enter_context(child.ending_with_its_parent())
+            listener = stack.enter_context(beside(listener))  # Not before: connections would wait for this process.
+            child.answers()
+        serve_app(application, sockets=[listener], limits=limits)
+
+
+def _serve_together(
+    settings: "Settings", listener: "socket", frontier: UrlFrontierOptions, *, allow_open: bool
+) -> None:
+    """Have several processes answer calls, and start those again that end, until this one is told to stop."""
+    from opic.api.server import url_of
+    from opic.service.endpoint_processes import EndpointProcesses
+    from opic.service.service import EmbeddedService, supervised
+
+    if frontier.urlfrontier is not None and settings.urlfrontier_crawls > 1:
+        raise SettingsError("OPIC_URLFRONTIER_CRAWLS over 1 needs OPIC_PROCESSES=1: one process opens the crawls")
+    url, instance, done = url_of(listener), uuid.uuid4().hex, threading.Event()
+    options = ["--allow-open"] if allow_open else []
+    with ExitStack() as stack:
+        service = stack.enter_context(EmbeddedService(settings, answers=False)) if settings.embedded else None
+        metrics = stack.enter_context(tempfile.TemporaryDirectory(prefix="opic-metrics-"))
+        words = {"options": options, "first_options": frontier.words()}
+        processes = EndpointProcesses(settings, listener, instance, Path(metrics), **words)
+        stack.callback(processes.stop)
+        processes.start()
+        stack.enter_context(supervised(processes.restart))
+        if service is not None:
+            stack.enter_context(service.announced(url, instance))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: done.set())
+        _say_where(url)
+        done.wait()
+
+
+def _say_where(url: str) -> None:
+    print(f"opic answers at {url}, its manual is at {url}/docs; Ctrl-C stops it", flush=True)
 
 
 def _settings(chosen: Chosen, embedded: bool, **own: Any) -> "Settings":

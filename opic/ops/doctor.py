@@ -74,6 +74,9 @@ def run_checks(load: Callable[[], Settings]) -> Iterator[Finding]:
     elif settings.api_token is None and not settings.on_loopback:
         advice = "set one, or `opic serve` needs --allow-open"
         yield Finding("token", "warn", f"OPIC_HOST is {settings.host} without OPIC_API_TOKEN: {advice}")
+    if settings.processes > (cores := os.cpu_count() or 1):
+        advice = "each keeps all pages in memory, and more than cores bring nothing"
+        yield Finding("processes", "warn", f"OPIC_PROCESSES is {settings.processes} on {cores} cores: {advice}")
     log_answers = True
     if settings.kafka_bootstrap is not None:
         try:

@@ -95,7 +95,7 @@ class Backend:
         self.works_here = False  # No worker runs: this process applies the records that it appends.
         self.waits_for = "the store"  # Whose answer `not_ready` waits for, so that silence has a name.
         self.snapshots, self._beside = Snapshots(self.crawl), ExitStack()
-        self.links = KeptLinks(self.crawl, settings.max_links_bytes or memory_bytes() // 2)
+        self.links = KeptLinks(self.crawl, settings.max_links_bytes or memory_bytes() // 2 // settings.processes)
         self.flows = PageFlows(self.links, settings.kept_dir())
         self.exact = Exact(self.flows, settings.bound)
         terms = settings.max_url_bytes, settings.policy, settings.window_rounds

@@ -33,15 +33,16 @@ class EmbeddedService:
 
     backend: Backend
 
-    def __init__(self, settings: Settings, *, worker: bool = True, create: bool = True) -> None:
+    def __init__(self, settings: Settings, *, worker: bool = True, create: bool = True, answers: bool = True) -> None:
         """Create the service; entering the context starts it.
 
         Args:
             settings: the settings of the service.
             worker: whether to start the worker process; without it, the caller applies the records.
             create: whether to create a missing crawl; if False, a missing crawl is an error.
+            answers: whether this process answers questions; False where others do, and this one keeps no pages.
         """
-        self.settings, self._create = settings, create
+        self.settings, self._create, self._answers = settings, create, answers
         self.server = EmbeddedServer(settings.data_dir())
         self._with_worker, self._workers = worker, WorkerProcesses(self.server.data)
         self._stack = ExitStack()
@@ -58,9 +59,10 @@ class EmbeddedService:
             stack.callback(self.backend.close)
             if self._with_worker:
                 self._workers.start(self.settings, self.server.url)
+            if self._with_worker and self._answers:
                 self.backend.start()
             stack.callback(self._workers.stop)
-            stack.enter_context(_supervised(self._restart_ended))
+            stack.enter_context(supervised(self._restart_ended))
             self._stack = stack.pop_all()
         return self
 
@@ -123,7 +125,7 @@ class EmbeddedService:
         return True
 
 
-def _supervised(restart_ended: Callable[[], bool]) -> AbstractContextManager[None]:
+def supervised(restart_ended: Callable[[], bool]) -> AbstractContextManager[None]:
     """Call a function now and then that starts processes again that ended by themselves, and says whether any had."""
     pause, ended = RESTART_FIRST_SECONDS, time.monotonic()
 
@@ -183,7 +185,7 @@ def feeding(settings: Settings) -> Iterator[Backend]:
             stack.callback(workers.stop)
             # Another worker of this machine may have the port.
             workers.start(settings.model_copy(update={"worker_port": 0}), backend.store)
-            stack.enter_context(_supervised(lambda: workers.restart(backend.store)))
+            stack.enter_context(supervised(lambda: workers.restart(backend.store)))
         yield backend
         if starts_store:
             _checkpoint(backend)

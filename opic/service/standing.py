@@ -1,4 +1,4 @@
-"""The endpoint of a service whose store, workers and, if used, Kafka run elsewhere."""
+"""The endpoint of a service whose store, workers and, if used, Kafka run elsewhere, or in a process beside it."""
 
 import logging
 import time
@@ -6,17 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
-from opic.errors import StoreLoading
+from opic.errors import StoreLoading, StoreUnavailable
 from opic.ingest.outage import Outage
 from opic.ingest.worker import Backoff
 from opic.service.backend import Backend
+from opic.service.embedded import EmbeddedServer
 from opic.settings import Settings
 
 log = logging.getLogger("opic.service")
 
 
 class StandingService:
-    """The endpoint of a service whose store, workers and, if used, Kafka run elsewhere.
+    """The endpoint of a service whose store, workers and, if used, Kafka run elsewhere, or in a process beside it.
 
     Use as a context manager; `backend` is open inside.
     """
@@ -45,13 +46,21 @@ class StandingService:
         backoff, outage = Backoff(), Outage(log)
         while True:
             try:
-                backend = Backend(self.settings, self.settings.store)
+                backend = Backend(self.settings, self._store_url())
             except StoreLoading as error:
                 outage.began(error)
                 time.sleep(backoff.seconds())
             else:
                 outage.ended()
                 return backend
+
+    def _store_url(self) -> str:
+        if not self.settings.embedded:
+            return self.settings.store
+        url = EmbeddedServer.running(self.settings.data_dir())
+        if url is None:
+            raise StoreUnavailable(f"the service that ran the store in {self.settings.data_dir()} has ended")
+        return url
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

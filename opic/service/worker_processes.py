@@ -1,16 +1,12 @@
 """The worker processes of a service with the bundled store: one for each crawl, started, watched and stopped."""
 
 import logging
-import os
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Final
 
+from opic.service.child_processes import child_environment, end_all
 from opic.settings import Settings
-
-STOP_SECONDS: Final = 30.0
 
 log = logging.getLogger("opic.service")
 
@@ -30,15 +26,10 @@ class WorkerProcesses:
 
     def start(self, settings: Settings, store: str) -> None:
         """Start the worker of a crawl on the store at a URL."""
-        environment = {**os.environ, **settings.environment(), "OPIC_STORE": store}
-        environment["OPIC_CHILD"] = str(os.getpid())
+        environment = child_environment(settings) | {"OPIC_STORE": store}
         environment["OPIC_CHILD_LOG_LEVEL"] = str(self._log_level)
         if self._data is not None:
             environment["OPIC_DATA"] = str(self._data)
-        environment.pop("OPIC_API_TOKEN", None)
-        # The service may have been started from anywhere: the child imports what we imported.
-        root = str(Path(__file__).parents[2])
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
         worker = subprocess.Popen(
             [sys.executable, "-P", "-m", "opic.service.worker_process"],  # -P: not what lies in the working directory.
             env=environment,
@@ -68,15 +59,4 @@ class WorkerProcesses:
 
     def stop(self) -> None:
         """End all."""
-        running = [worker for _, worker in self._running.values() if worker.poll() is None]
-        for worker in running:
-            worker.terminate()
-        deadline = time.monotonic() + STOP_SECONDS
-        for worker in running:
-            try:
-                worker.wait(max(deadline - time.monotonic(), 0))
-            except subprocess.TimeoutExpired:
-                text = "a worker did not end within %.0f s; killing it: the store knows how far it got"
-                log.error(text, STOP_SECONDS)
-                worker.kill()
-                worker.wait()
+        end_all([worker for _, worker in self._running.values()], "a worker")

@@ -1,0 +1,160 @@
+"""Several endpoint processes of one service, which listen on one address.
+
+Each is an endpoint like those of other machines: it has its own replicas, and the store decides about leases. The
+kernel gives each connection to one of those that listen (SO_REUSEPORT), and a process listens once it can answer.
+"""
+
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from opic.background import repeated
+from opic.errors import StoreError
+from opic.service.child_processes import child_environment, end_all
+from opic.settings import Settings
+
+VARIABLE: Final = "OPIC_CHILD_ENDPOINT"
+LOOK_SECONDS: Final = 0.2
+PARENT_SECONDS: Final = 1.0
+
+log = logging.getLogger("opic.service")
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointChild:
+    """What an endpoint process is told by the one that started it."""
+
+    number: int  # From 0 on.
+    kept: int  # The file descriptor of the socket that reserves the address,
+    ready: int  # and of a pipe: it says there that it answers.
+    instance: str  # The service's name, as /healthz tells it.
+    metrics: str  # The directory of the metrics that the processes share.
+
+    @classmethod
+    def of_environment(cls) -> "EndpointChild | None":
+        """Return what this process was told; None if it is no such child."""
+        told = os.environ.get(VARIABLE)
+        return None if told is None else cls(**json.loads(told))
+
+    def socket(self) -> socket.socket:
+        """Return the socket that reserves the address."""
+        return socket.socket(fileno=self.kept)
+
+    def answers(self) -> None:
+        """Tell the process that started this one that it answers."""
+        with suppress(BrokenPipeError):  # It is gone, and so is this process soon.
+            os.write(self.ready, b"1")
+        os.close(self.ready)
+
+    def ending_with_its_parent(self) -> AbstractContextManager[None]:
+        """End this process in order, during the block, if the one that started it is gone."""
+        parent = int(os.environ["OPIC_CHILD"])  # As it said: by now it may be gone, and another one our parent.
+
+        def check_parent() -> float:
+            if os.getppid() != parent:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return PARENT_SECONDS
+
+        return repeated(check_parent, 0.0, "opic-parent")
+
+
+class EndpointProcesses:
+    """The endpoint processes of a service."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        kept: socket.socket,
+        instance: str,
+        metrics: Path,
+        *,
+        options: Sequence[str],
+        first_options: Sequence[str],
+    ) -> None:
+        """Start none yet.
+
+        Args:
+            settings: of the service; OPIC_PROCESSES of them are started.
+            kept: a socket that reserves the address.
+            instance: the service's name.
+            metrics: an empty directory for the metrics that they share.
+            options: of `opic serve`, those that have no setting.
+            first_options: more of them, for the first process alone.
+        """
+        self._settings, self._kept, self._options = settings, kept, (options, first_options)
+        self._instance, self._metrics = instance, metrics
+        self._running = dict[int, subprocess.Popen[bytes]]()
+        self._ready = dict[int, int]()
+
+    def start(self) -> None:
+        """Start them; return once all answer. The first comes alone, so that one process says what is wrong.
+
+        Raises:
+            StoreError: one ended.
+        """
+        for numbers in ([0], range(1, self._settings.processes)):
+            for number in numbers:
+                self._start(number)
+            for number in numbers:
+                self._await(number)
+
+    def _start(self, number: int) -> None:
+        ready, tell = os.pipe()
+        child = EndpointChild(number, self._kept.fileno(), tell, self._instance, str(self._metrics))
+        environment = child_environment(self._settings) | {VARIABLE: json.dumps(asdict(child))}
+        if self._settings.api_token is not None:
+            environment["OPIC_API_TOKEN"] = self._settings.api_token.get_secret_value()
+        if self._settings.embedded:
+            environment["OPIC_DATA"] = str(self._settings.data_dir().absolute())
+        options, first_options = self._options
+        words = [*options, *([] if number else first_options)]
+        try:
+            self._running[number] = subprocess.Popen(
+                [sys.executable, "-P", "-m", "opic", "serve", *words],  # -P: not what lies in the working directory.
+                env=environment,
+                pass_fds=(self._kept.fileno(), tell),
+                start_new_session=True,  # Ctrl-C at a terminal is for us to pass on, in order.
+                stdin=subprocess.DEVNULL,
+            )
+        except BaseException:
+            os.close(ready)
+            raise
+        finally:
+            os.close(tell)
+        if (before := self._ready.get(number)) is not None:
+            os.close(before)
+        self._ready[number] = ready
+
+    def _await(self, number: int) -> None:
+        ready, process = self._ready[number], self._running[number]
+        while not select.select([ready], [], [], LOOK_SECONDS)[0]:
+            pass  # A process that ends closes its end of the pipe.
+        if not os.read(ready, 1):
+            status = process.wait()
+            raise StoreError(f"endpoint process {number} ended at its start (exit {status}): see what it said above")
+
+    def restart(self) -> bool:
+        """Start those again that ended by themselves; return whether there were any."""
+        ended = [number for number, process in self._running.items() if process.poll() is not None]
+        for number in ended:
+            text = "endpoint process %d ended (exit %s); starting it again"
+            log.error(text, number, self._running[number].returncode)
+            self._start(number)
+        return bool(ended)
+
+    def stop(self) -> None:
+        """End all, with the calls answered that they have."""
+        end_all(self._running.values(), "an endpoint process")
+        for ready in self._ready.values():
+            os.close(ready)
+        self._ready.clear()
