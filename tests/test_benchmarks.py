@@ -283,6 +283,7 @@ def test_each_benchmark_runs_small_in_a_test() -> None:
         pytest.param("bench_scrapy.py", ("--pages", "50", "--rounds", "1"), marks=pytest.mark.thorough),
         ("bench_urlfrontier.py", ("--items", "200")),
         ("bench_two_endpoints.py", ("--pages", "1000", "--seconds", "1", "--loads", "50x1,20x5")),
+        ("bench_processes.py", ("--pages", "1000", "--seconds", "1", "--events-per-s", "50", "--processes", "2")),
         ("bench_sampling.py", ("--pages", "2000", "--steps", "3000")),
         ("bench_shards_accuracy.py", ("--reads", "1", "--setups", "1x1")),
         ("bench_accuracy.py", ("--sets", "hollins", "--choices", "1")),
