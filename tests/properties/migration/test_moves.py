@@ -129,8 +129,8 @@ def told(server: Server, crawl: str, known: list[str], *, links: bool) -> dict[s
                 found["coverage"] = {**of.coverage.now().answer(), "as_of": 0}
             except NoTrust as error:  # All trusted pages are gone.
                 found["coverage"] = str(error)
-        series = [(row["rounds"], row["clock"]) for row in of.curve.series(1_000)]  # Times are only known to a record.
-        found["series"] = list(dict.fromkeys(series))
+        # Times are only known to a record; of entries at one clock, a crawl of many shards tells the last one's rounds.
+        found["series"] = [*{row["clock"]: row["rounds"] for row in of.curve.series(1_000)}.items()]
         found["stats"] = {k: v for k, v in of.query.stats().items() if k not in ("shards", "version")}
         return found
 
