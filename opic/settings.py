@@ -129,6 +129,11 @@ class Settings(BaseSettings):
     worker_port: Annotated[int, Field(ge=0, le=65_535)] = 0  # Port of a worker's metrics and readiness; 0 disables it.
     api_token: SecretStr | None = None
     tokens_file: Path | None = None  # See `opic.service.tokens`.
+    # For each token whose file does not say otherwise, and for all calls together where none is required; 0: no limit.
+    calls_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    events_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    bytes_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    concurrent_calls: Annotated[int, Field(ge=0)] = 0
     log_format: Literal["text", "json"] = "text"
     log_requests: bool = False  # A line for each request, not only for those that fail.
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000

@@ -8,6 +8,7 @@ from typing import Final
 from starlette.requests import Request
 
 from opic.api.problems import Problem, fit_for_log
+from opic.service.rates import Limiter
 from opic.service.tokens import Role, Token, Tokens
 
 REALM: Final = 'Bearer realm="opic"'
@@ -59,6 +60,10 @@ class Access:
             f"{self.tokens.settings_named} is set here: {said}",
             headers={"WWW-Authenticate": REALM + (', error="invalid_token"' if scheme else "")},
         )
+
+    def limiter(self, token: Token | None) -> Limiter | None:
+        """Return what keeps the calls of a token, or those without one, within their rates; None without a limit."""
+        return self.tokens.anonymous if token is None else token.limiter
 
     def check(self, token: Token, role: Role) -> None:
         """Check that a token fits a call.

@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 from starlette_compress import CompressMiddleware
 from swagger_ui_bundle import swagger_ui_path
 
+from opic.api import rate_limits
 from opic.api.access import Access, header
 from opic.api.etags import set_cache_headers
 from opic.api.problems import Problem, fit_for_log, from_error, internal
@@ -81,12 +82,12 @@ class Application:
         started, status, method = time.perf_counter(), 0, scope["method"]
         # A GET route answers HEAD too; the server leaves the body out.
         inner = {**scope, "method": "GET" if method == "HEAD" else method}
-        request = Request(inner, receive)
+        request, sent_bytes = Request(inner, receive), 0
         given = header(request, ID_HEADER) or ""
         request_id = inner["opic.id"] = given if _ID.fullmatch(given) else f"{_ids.getrandbits(64):016x}"
         try:
             response = await self._answer(request)
-            status = response.status_code
+            status, sent_bytes = response.status_code, len(getattr(response, "body", b""))
             await self._send(response, request, send)
         except ClientDisconnect:
             log.info("the client of request %s disconnected", request_id)
@@ -104,6 +105,7 @@ class Application:
                 status = response.status_code
                 await self._send(response, request, send)
         finally:
+            rate_limits.end(request, sent_bytes)
             seconds = time.perf_counter() - started
             self._observe(inner["method"], _path(inner), status, seconds)
             level = self._log_level(scope["path"], status)
@@ -129,6 +131,7 @@ class Application:
             response = problem.response(scope["opic.id"])
             _drop_tracebacks(error)
         set_cache_headers(request, path, response)
+        rate_limits.tell(request, response)
         return response
 
     async def _routed(self, request: Request, path: str) -> Response:
@@ -141,8 +144,11 @@ class Application:
             if (route := matched.by_method.get(request.method)) is None:
                 raise _wrong_method(matched.by_method)
             request.scope["opic.route"], request.scope["path_params"] = route, matched.parameters
-            if token is not None and route.role is not None:
-                self._access.check(token, route.role)
+            if route.role is not None:
+                if token is not None:
+                    self._access.check(token, route.role)
+                if (limiter := self._access.limiter(token)) is not None:
+                    rate_limits.begin(request, limiter)
             return await route.handler(request)
         if is_open:
             if request.method != "GET":

@@ -21,6 +21,7 @@ from opic.api import bodies, queries
 from opic.api.coalescing import Coalescer, InLoop, while_connected
 from opic.api.event_bodies import Intake, read_events
 from opic.api.problems import Json, Problem
+from opic.api.rate_limits import check_events, count_events
 from opic.api.request_bodies import idempotency_key, media_type, read_body
 from opic.api.router import Answer
 from opic.errors import BadEvent, BadInput
@@ -119,12 +120,15 @@ class Calls:
         may have been accepted. With an `Idempotency-Key` the same call can be repeated: within 24 hours it takes effect
         once, with the same answer; its `position`, which may be a later one, is the header `Opic-Position` instead.
         """
+        check_events(request)
         key, caller = idempotency_key(request), _trace_of(request)
         form = media_type(request, events=True)
         body = await read_body(request, self._settings.max_body_bytes, form)
 
         def judge(now_us: int, limits: EventLimits) -> Intake:
-            return read_events(body, form, now_us=now_us, limits=limits)
+            intake = read_events(body, form, now_us=now_us, limits=limits)
+            count_events(request, len(intake.values) + len(intake.rejected))
+            return intake
 
         def judged() -> tuple[Intake, Positions]:
             if key is not None:
@@ -156,12 +160,13 @@ class Calls:
         with called_by([caller for _, caller in calls if caller is not None]):
             return self._backend.accept_together([values for values, _ in calls])
 
-    def post_seeds(self, asked: bodies.Seeds) -> Answer:
+    def post_seeds(self, request: Request, asked: bodies.Seeds) -> Answer:
         """Add seed pages, without reading them, and wait until they are known.
 
         A single URL that can't be taken gets a 422. Among several the good ones are taken, and the others listed.
         """
         self._check_count("urls", asked.urls)
+        check_events(request, len(asked.urls))
         return self._backend.seed(**asdict(asked))
 
     def delete_pages(self, asked: queries.PagesToForget) -> Answer:

@@ -140,7 +140,7 @@ def _always(field: Schemas, null: bool) -> None:
 
 def _operation(row: Described, schemas: Schemas, *, secured: bool) -> dict[str, Any]:
     summary, _, more = (getdoc(row.call) or "").partition("\n")
-    refused = () if row.role is None else (401, 403) if secured else (403,)
+    refused = () if row.role is None else (401, 403, 429) if secured else (403, 429)
     answer: dict[str, Any] = {"description": "Metrics.", "content": row.answer}
     if isinstance(row.answer, type):
         schema = {"$ref": f"{REFERENCE}{row.answer.__name__}"}

@@ -116,17 +116,14 @@ class Metrics:
         self._items = Counter("opic_urlfrontier_items", about, ("status",), registry=counts)
         for status in ITEM_STATUSES:
             self._items.labels(status)
-        if tokens is not None:
-            self._registry.register(TokenCollector(tokens))
-        self._process = ProcessCollector(registry=counts)
+        self._process, self._tokens = ProcessCollector(registry=counts), TokenCollector(tokens)
         self._collector = _Collector(backend, alone=process_place is None)
         self._registry.register(self._collector)
         self._shared = None if process_place is None else SharedMetrics(process_place, self._own)
-        if self._shared is not None:
-            self._registry.register(self._shared)
+        self._registry.register(self._tokens if self._shared is None else self._shared)
 
     def _own(self) -> Iterator[Metric]:
-        return chain(self._process.collect(), own(self._collector.backend))
+        return chain(self._process.collect(), self._tokens.collect(), own(self._collector.backend))
 
     def told(self) -> AbstractContextManager[None]:
         """Tell the other processes of the port during the block what this one has of its own."""

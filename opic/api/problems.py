@@ -47,6 +47,7 @@ KINDS: Final[dict[str, tuple[int, str]]] = {  # By the last part of `type`: HTTP
     "bad-url": (422, "Invalid URL"),
     "bad-event": (422, "Invalid event"),
     "key-reused": (422, "Idempotency-Key reused with another body"),
+    "over-rate": (429, "Over a rate limit"),
     "head-too-large": (431, "Request headers too large"),
     "internal": (500, "Internal error"),
     "not-built-yet": (501, "Not implemented yet"),
@@ -107,6 +108,7 @@ DETAILS: Final[Mapping[str, str]] = {
     "bad-url": "url '/about' is not an absolute http(s) URL",
     "bad-event": "url '/about' is not an absolute http(s) URL",
     "key-reused": "this Idempotency-Key came with another body before",
+    "over-rate": "100 events a second are allowed, and these are used up: send it again in 12 s",
     "internal": "the service failed; its log says why under this request's id",
     "not-built-yet": "OPIC_TRACK=links is not built yet: use off",
     "not-ready": "the worker is not running; it is being started",
@@ -248,7 +250,7 @@ def described(path: str, *statuses: int) -> dict[int | str, dict[str, Any]]:
                     },
                 }
             },
-            **({"headers": _RETRY_AFTER} if status == 503 else {}),
+            **({"headers": _RETRY_AFTER} if status in (429, 503) else {}),
         }
     return responses
 

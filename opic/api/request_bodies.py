@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from opic.api.access import header
 from opic.api.problems import JSON, Problem
+from opic.api.rate_limits import count_received
 from opic.api.validation import Asked, checked
 from opic.compressed import decoded
 from opic.urls.canonical import shown
@@ -93,6 +94,7 @@ async def read_body(request: Request, bytes_max: int, form: str = JSON) -> bytes
             raise _too_large(bytes_max)
         parts.append(part)
     body = b"".join(parts)
+    count_received(request, size)
     if coding != "identity":
         try:
             body = await run_in_threadpool(decoded, body, coding, bytes_max)

@@ -1,12 +1,14 @@
 """Commands for the tokens of an endpoint."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from opic.cli.options import ResultAsJson
 from opic.cli.output import print_json
+
+_DEFAULT: Final = "Limit at each endpoint; 0: none. Default: OPIC_{}."
 
 tokens_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -29,6 +31,10 @@ def new_token(
     crawl: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A crawl that it is for; several times. Default: all.")
     ] = None,
+    calls_per_second: Annotated[float | None, typer.Option(min=0, help=_DEFAULT.format("CALLS_PER_SECOND"))] = None,
+    events_per_second: Annotated[float | None, typer.Option(min=0, help=_DEFAULT.format("EVENTS_PER_SECOND"))] = None,
+    bytes_per_second: Annotated[float | None, typer.Option(min=0, help=_DEFAULT.format("BYTES_PER_SECOND"))] = None,
+    concurrent_calls: Annotated[int | None, typer.Option(min=0, help=_DEFAULT.format("CONCURRENT_CALLS"))] = None,
     as_json: ResultAsJson = False,
 ) -> None:
     """Make a token: its lines for OPIC_TOKENS_FILE go to standard output, the token itself to standard error.
@@ -38,7 +44,15 @@ def new_token(
     """
     from opic.service.tokens import new_token as make
 
-    token, lines = make(name, role, crawl or [])
+    token, lines = make(
+        name,
+        role,
+        crawl or [],
+        calls_per_second=calls_per_second,
+        events_per_second=events_per_second,
+        bytes_per_second=bytes_per_second,
+        concurrent_calls=concurrent_calls,
+    )
     if as_json:
         print_json({"name": name, "token": token, "lines": lines})
         return

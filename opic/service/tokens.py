@@ -21,13 +21,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, Literal, get_args
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from opic.background import repeated
 from opic.errors import BadInput, SettingsError
+from opic.service.rates import Limiter, Rates, limiter_of
 from opic.settings import Settings
 from opic.store.keys import CRAWL_NAME
 
@@ -48,6 +50,7 @@ TOKEN_BYTES: Final = 32
 FILE_BYTES_MAX: Final = 1 << 20  # Some 5,000 tokens.
 LOOK_SECONDS: Final = 1.0
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # It stands in logs and metrics.
+_Rate = Annotated[float, Meta(ge=0, lt=1e15)]  # Not NaN, nor infinite.
 _DIGEST: Final = re.compile(r"[0-9a-fA-F]{64}")
 
 
@@ -60,12 +63,14 @@ class Token:
         digest: the SHA-256 of the token.
         may: the roles whose calls it may make.
         crawls: the crawls on which; None means all.
+        limiter: keeps it within its rates; None: it has none.
     """
 
     name: str
     digest: bytes
     may: frozenset[Role]
     crawls: frozenset[str] | None = None
+    limiter: Limiter | None = None
 
     def refusal(self, role: Role, crawls: Collection[str]) -> str | None:
         """Return why a call of this role, on the crawl of these names, is not for this token; None if it is."""
@@ -99,14 +104,27 @@ class _TokenEntry(Struct, forbid_unknown_fields=True):
     sha256: str
     roles: list[str]
     crawls: list[str] | None = None
+    calls_per_second: _Rate | None = None
+    events_per_second: _Rate | None = None
+    bytes_per_second: _Rate | None = None
+    concurrent_calls: Annotated[int, Meta(ge=0)] | None = None
+
+    def rates(self, default: Rates) -> Rates:
+        """Return the rates; those that are not given are the default ones."""
+        return Rates(
+            default.calls if self.calls_per_second is None else self.calls_per_second,
+            default.events if self.events_per_second is None else self.events_per_second,
+            default.bytes if self.bytes_per_second is None else self.bytes_per_second,
+            default.concurrent if self.concurrent_calls is None else self.concurrent_calls,
+        )
 
 
 class _TokenFile(Struct, forbid_unknown_fields=True):
     tokens: dict[str, _TokenEntry] = {}
 
 
-def _token(name: str, entry: _TokenEntry) -> Token:
-    """Check an entry.
+def _token(name: str, entry: _TokenEntry, default: Rates, former: Mapping[str, Limiter | None]) -> Token:
+    """Check an entry; take over the former limiter of the name.
 
     Raises:
         BadInput: a value is not as wanted. It is not shown: it may be a token in the wrong place.
@@ -122,15 +140,23 @@ def _token(name: str, entry: _TokenEntry) -> Token:
     if crawls is not None and not (crawls and all(map(CRAWL_NAME.fullmatch, crawls))):
         raise BadInput(f"token {name}: crawls are names of crawls; without the line it is for all")
     may = frozenset[Role]().union(*(INCLUDED[role] for role in roles))
-    return Token(name, bytes.fromhex(entry.sha256), may, None if crawls is None else frozenset(crawls))
+    limiter = limiter_of(entry.rates(default), former.get(name))
+    return Token(name, bytes.fromhex(entry.sha256), may, None if crawls is None else frozenset(crawls), limiter)
 
 
-def parse_tokens(text: bytes, where: str) -> list[Token]:
+def parse_tokens(
+    text: bytes,
+    where: str,
+    default: Rates = Rates(),  # noqa: B008 - frozen
+    former: Mapping[str, Limiter | None] = MappingProxyType({}),
+) -> list[Token]:
     """Return the tokens of a file.
 
     Args:
         text: what is in it.
         where: how errors name it.
+        default: the rates of tokens for which it has none.
+        former: the limiters of tokens by name, whose counts go on where their rates are the same.
 
     Raises:
         SettingsError: it is not as wanted. The message shows nothing of the file but names.
@@ -139,7 +165,7 @@ def parse_tokens(text: bytes, where: str) -> list[Token]:
         raise SettingsError(f"{where} is over {FILE_BYTES_MAX:,} bytes")
     try:
         entries = msgspec.convert(tomllib.loads(text.decode()), _TokenFile).tokens
-        tokens = [_token(name, entry) for name, entry in entries.items()]
+        tokens = [_token(name, entry, default, former) for name, entry in entries.items()]
     except UnicodeDecodeError:
         raise SettingsError(f"{where} is not UTF-8") from None
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, BadInput) as error:
@@ -176,7 +202,11 @@ class Tokens:
         self.path, self.crawl = settings.tokens_file, settings.crawl
         own = settings.api_token
         digest = b"" if own is None else sha256(own.get_secret_value().encode()).digest()
-        self._own = [] if own is None else [Token(OWN_NAME, digest, INCLUDED["admin"])]
+        self._rates = Rates(
+            settings.calls_per_second, settings.events_per_second, settings.bytes_per_second, settings.concurrent_calls
+        )
+        self._own = [] if own is None else [Token(OWN_NAME, digest, INCLUDED["admin"], None, limiter_of(self._rates))]
+        self.anonymous = limiter_of(self._rates)  # Of all calls together, where no token is required.
         self.settings_named = " and ".join(
             [*([OWN_NAME] if own is not None else []), *(["OPIC_TOKENS_FILE"] if self.path is not None else [])]
         )
@@ -191,6 +221,14 @@ class Tokens:
     def tokens(self) -> Collection[Token]:
         """The tokens taken now."""
         return self._by_digest.values()
+
+    def limiters(self) -> Iterator[tuple[str, Limiter]]:
+        """Yield the limiters with the names of their tokens; `none` is that of calls without one."""
+        if self.anonymous is not None and not self.required:
+            yield "none", self.anonymous
+        for token in self.tokens:
+            if token.limiter is not None:
+                yield token.name, token.limiter
 
     def holder(self, given: bytes) -> Token | None:
         """Return what the holder of a token may do, None for a token that is none.
@@ -230,20 +268,23 @@ class Tokens:
         return LOOK_SECONDS
 
     def _take(self, text: bytes) -> None:
-        tokens = [*parse_tokens(text, f"OPIC_TOKENS_FILE={self.path}"), *self._own]  # OPIC_API_TOKEN stays what it is.
+        former = {token.name: token.limiter for token in self.tokens}
+        parsed = parse_tokens(text, f"OPIC_TOKENS_FILE={self.path}", self._rates, former)
+        tokens = [*parsed, *self._own]  # OPIC_API_TOKEN stays what it is.
         self._by_digest = {token.digest: token for token in tokens}
         self._text, self.problem = text, ""
 
 
-def new_token(name: str, roles: Collection[str], crawls: Collection[str]) -> tuple[str, str]:
-    """Make a token; return it, and its lines for the file.
+def new_token(name: str, roles: Collection[str], crawls: Collection[str], **limits: float | None) -> tuple[str, str]:
+    """Make a token; return it, and its lines for the file. `limits` are fields of the file; None are left out.
 
     Raises:
         BadInput: a name can't be taken.
     """
     token = PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
     digest = sha256(token.encode()).hexdigest()
-    _token(name, _TokenEntry(digest, list(roles), list(crawls) or None))
+    given: dict[str, Any] = {limit: value for limit, value in limits.items() if value is not None}
+    _token(name, _TokenEntry(digest, list(roles), list(crawls) or None, **given), Rates(), {})
     lists = {"roles": list(dict.fromkeys(roles)), **({"crawls": list(dict.fromkeys(crawls))} if crawls else {})}
     head = f"[tokens.{json.dumps(name) if '.' in name else name}]\nsha256 = {json.dumps(digest)}\n"
-    return token, head + "".join(f"{field} = {json.dumps(values)}\n" for field, values in lists.items())
+    return token, head + "".join(f"{field} = {json.dumps(values)}\n" for field, values in {**lists, **given}.items())

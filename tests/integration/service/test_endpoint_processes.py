@@ -95,7 +95,8 @@ def test_no_page_is_leased_twice_and_a_scrape_shows_what_all_processes_did(tmp_p
         assert Counter(leased).most_common(1)[0][1] == 1
         assert len(leased) == PAGES
         assert handed(service) == PAGES
-        assert values(service, "process_resident_memory_bytes").keys() == set(map(str, range(PROCESSES)))
+        for of_each in ("process_resident_memory_bytes", "opic_tokens_file_ok"):
+            assert values(service, of_each).keys() == set(map(str, range(PROCESSES)))
         wait_until(lambda: set(values(service, "opic_replica_pages").values()) == {PAGES})
         # Whichever process takes the call: a key counts once, and a position shows what was written.
         event = {"url": leased[0], "links": []}

@@ -18,7 +18,6 @@ from opic.service import tokens as service_tokens
 from opic.service.tokens import FILE_BYTES_MAX, INCLUDED, OWN_NAME, ROLES, Tokens, new_token, parse_tokens
 from opic.settings import Settings
 
-CALLS = 100_000
 WRITTEN = (
     "[tokens.x]\nsha256 = 'hidden'\nroles = ['read']",
     "[tokens.x]\nsha256 = '" + "0" * 63 + "'\nroles = ['read']",
@@ -185,14 +184,15 @@ def headers(rng: random.Random, real: bytes) -> list[tuple[bytes, bytes]]:
     return [(name, scheme + b" " + given)]
 
 
-def test_no_fuzzed_token_name_or_header_gets_in() -> None:
+@pytest.mark.parametrize("calls", [100_000, pytest.param(400_000, marks=pytest.mark.thorough)])
+def test_no_fuzzed_token_name_or_header_gets_in(calls: int) -> None:
     (one, lines), (two, more) = token("one", "read", crawls=("news",)), token("two", "admin")
     settings = Settings.load(api_token="a-token-of-settings")
-    tokens, rng = Tokens(settings), random.Random(50)
+    tokens, rng = Tokens(settings), random.Random(calls)
     tokens._take((lines + more).encode())
     access, real = Access(tokens, {"default"}), (one, two, b"a-token-of-settings")
     assert all(tokens.holder(given) is not None for given in real)
-    for number in range(CALLS):
+    for number in range(calls):
         given = headers(rng, real[number % len(real)])
         request = Request({"type": "http", "method": "GET", "path": "/v1/top", "headers": given})
         with pytest.raises(Problem) as refused:
