@@ -8,9 +8,9 @@ from opic.client.query_methods import QueryMethods
 class Client(CrawlMethods, QueryMethods, Blocking):
     """A client of one service. Threads may share a `Client`, tasks an `AsyncClient`.
 
-    Calls are retried if there is no answer, or the answer is a 503: after the Retry-After of the answer plus a random
-    wait that doubles, for up to `retry_seconds`. Events sent with `once=False` are never retried, since they could
-    take effect twice. All other errors are raised at once.
+    Calls are retried if there is no answer, or the answer is a 503, or a 429 for being over a rate: after the
+    Retry-After of the answer plus a random wait that doubles, for up to `retry_seconds`. Events sent with `once=False`
+    are retried after a 429 alone, since they could take effect twice. All other errors are raised at once.
     """
 
 

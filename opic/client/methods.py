@@ -23,6 +23,7 @@ CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 30.0  # A service whose store hangs answers 503 after ten seconds.
 RETRY_SECONDS: Final = 60.0  # A killed store is back within seconds, a replaced service within a minute.
 FIRST_RETRY_SECONDS: Final = 5.0  # For a service that never answered: a wrong address is more likely than a restart.
+TOO_MANY_REQUESTS: Final = 429
 BACKOFF_FIRST_SECONDS: Final = 0.1
 BACKOFF_MAX_SECONDS: Final = 10.0
 PROBLEM: Final = "urn:opic:problem:"  # The type of each problem of the service begins so.
@@ -169,7 +170,8 @@ class Connected(Generic[Transport]):
         """Return how tenacity repeats a call: not at all, or with back-off until the time for it has passed."""
 
         def worth_it(error: BaseException) -> bool:
-            return call.again and isinstance(error, (Unreachable, Unavailable))
+            refused = isinstance(error, Unavailable) and error.status == TOO_MANY_REQUESTS  # It took no effect.
+            return refused or (call.again and isinstance(error, (Unreachable, Unavailable)))
 
         def late(state: RetryCallState) -> bool:
             return (state.seconds_since_start or 0.0) + state.upcoming_sleep >= self._patience()
