@@ -18,6 +18,7 @@ try:
     from grpc_health.v1 import health, health_pb2, health_pb2_grpc
     from grpc_reflection.v1alpha import reflection
 
+    from opic.urlfrontier import urlfrontier_pb2 as pb
     from opic.urlfrontier.crawls import CallRefused, Crawls, caller
     from opic.urlfrontier.service import UrlFrontier
     from opic.urlfrontier.urlfrontier_pb2 import DESCRIPTOR
@@ -25,6 +26,7 @@ except ModuleNotFoundError as error:
     raise MissingExtra(f"what --urlfrontier needs, such as {error.name},", "urlfrontier") from None
 
 from opic.api.metrics import Metrics
+from opic.service.rates import Limiter
 from opic.service.service import EmbeddedService
 from opic.service.standing import StandingService
 from opic.service.tokens import Role, Token, Tokens
@@ -97,7 +99,7 @@ def serving(
         )
         bound = server.add_insecure_port(f"{f'[{host}]' if ':' in host else host}:{port}")
         frontier = UrlFrontier(crawls, f"{host}:{bound}", metrics, allow_delete=allow_delete)
-        await _start(server, frontier)
+        await _start(server, frontier, tokens)
         started.set_result(f"{host}:{bound}")
         await end.wait()
         await server.stop(GRACE_SECONDS)
@@ -140,24 +142,24 @@ def _crawls_of(service: "EmbeddedService | StandingService") -> Crawls:
     return Crawls(lambda: service.backend, service.open_crawl, service.crawl_names)
 
 
-async def _start(server: grpc.aio.Server, frontier: UrlFrontier) -> None:
+async def _start(server: grpc.aio.Server, frontier: UrlFrontier, tokens: Tokens) -> None:
     """Start a server of these calls, with reflection and the health service."""
     checks = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     names = (INTERFACE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
-    server.add_generic_rpc_handlers([handlers(frontier)])
+    server.add_generic_rpc_handlers([handlers(frontier, tokens)])
     await checks.set(INTERFACE.full_name, health_pb2.HealthCheckResponse.SERVING)
     await server.start()
 
 
-def handlers(frontier: UrlFrontier) -> Any:
+def handlers(frontier: UrlFrontier, tokens: Tokens) -> Any:
     """Return the handlers of all calls of the interface."""
     return grpc.method_handlers_generic_handler(
         INTERFACE.full_name,
         {
             method.name: KINDS[method.client_streaming, method.server_streaming](
-                _translated(getattr(frontier, method.name), _each if method.client_streaming else _readable),
+                _translated(getattr(frontier, method.name), _each if method.client_streaming else _readable, tokens),
                 request_deserializer=_reader(GetMessageClass(method.input_type)),
                 response_serializer=GetMessageClass(method.output_type).SerializeToString,
             )
@@ -181,18 +183,48 @@ def _reader(kind: Any) -> Callable[[bytes], Any]:
     return read
 
 
-def _readable(message: Any) -> Any:
+def _readable(message: Any, limiter: Limiter | None) -> Any:
     if isinstance(message, CallRefused):
         raise message
+    if limiter is not None:
+        limiter.owe(0, message.ByteSize())
     return message
 
 
-async def _each(messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
+async def _each(messages: AsyncIterator[Any], limiter: Limiter | None) -> AsyncIterator[Any]:
+    """Check the messages of a stream; read the next one when the rates allow, so that gRPC holds the client back."""
     async for message in messages:
-        yield _readable(message)
+        readable = _readable(message, None)
+        yield readable
+        if limiter is not None:
+            batch = isinstance(readable, pb.DiscoveredBatch)
+            wait = limiter.pause(len(readable.items) if batch else 1, readable.ByteSize())
+            if wait > 0:
+                await asyncio.sleep(wait)
 
 
-def _translated(call: Callable[[Any], Any], checked: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+@contextmanager
+def _within_rates(tokens: Tokens) -> Iterator[Limiter | None]:
+    """Count a call, of the caller's token if one is required; lend what keeps it within its rates.
+
+    Raises:
+        CallRefused: it is over one.
+    """
+    limiter = tokens.anonymous if (token := caller.get()) is None else token.limiter
+    if limiter is None:
+        yield None
+        return
+    if (over := limiter.begin()) is not None:
+        raise CallRefused(grpc.StatusCode.RESOURCE_EXHAUSTED, str(over))
+    try:
+        yield limiter
+    finally:
+        limiter.end()
+
+
+def _translated(
+    call: Callable[[Any], Any], checked: Callable[[Any, Limiter | None], Any], tokens: Tokens
+) -> Callable[[Any, Any], Any]:
     """Return a call as gRPC makes it: what it is asked is checked, and errors become statuses.
 
     The status is set: an abort is an exception that gRPC keeps, with the frames that it passed, and their message.
@@ -208,15 +240,17 @@ def _translated(call: Callable[[Any], Any], checked: Callable[[Any], Any]) -> Ca
 
     async def answer_call(asked: Any, context: Any) -> Any:
         try:
-            return await call(checked(asked))
+            with _within_rates(tokens) as limiter:
+                return await call(checked(asked, limiter))
         except (OpicError, CallRefused) as error:
             fail(error, context)
 
     async def many(asked: Any, context: Any) -> AsyncIterator[Any]:
         try:
-            async with aclosing(call(checked(asked))) as answers:
-                async for answer in answers:
-                    yield answer
+            with _within_rates(tokens) as limiter:
+                async with aclosing(call(checked(asked, limiter))) as answers:
+                    async for answer in answers:
+                        yield answer
         except (OpicError, CallRefused) as error:
             fail(error, context)
 

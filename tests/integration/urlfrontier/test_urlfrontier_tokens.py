@@ -1,6 +1,8 @@
 """URLFrontier's calls with tokens: each with each role, by real clients of gRPC."""
 
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -109,3 +111,27 @@ def test_health_needs_no_token_and_reflection_any(served: tuple[str, dict[str, s
             list(reflect(iter([asked])))
         assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
         assert list(reflect(iter([asked]), metadata=[("authorization", f"bearer {secrets['publish']}")]))
+
+
+def test_calls_over_the_rate_are_refused_and_streams_held_back(tmp_path: Path) -> None:
+    secrets, lines = dict[str, str](), ""
+    limits = {"few-calls": {"calls_per_second": 1.0}, "few-items": {"events_per_second": 50.0}}
+    for name, given in limits.items():
+        secrets[name], more = new_token(name, ["admin"], [], **given)
+        lines += more
+    (tmp_path / "tokens.toml").write_text(lines)
+    with (
+        EmbeddedService(Settings.load(data=tmp_path / "data", tokens_file=tmp_path / "tokens.toml")) as service,
+        serving(service, 0, Metrics(service.backend)) as address,
+        connected(address, secrets["few-calls"]) as calls,
+        connected(address, secrets["few-items"]) as items,
+    ):
+        for _ in range(5):
+            calls.GetActive(pb.Local())
+        with pytest.raises(grpc.RpcError) as refused:
+            calls.GetActive(pb.Local())
+        assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "1 calls a second are allowed" in refused.value.details()
+        began, pages = time.monotonic(), [f"http://a.example/{number}" for number in range(350)]
+        assert items.put([discovered(url) for url in pages]) == dict.fromkeys(pages, OK)
+        assert time.monotonic() - began > (350 - 250 - 1) / 50  # The burst is that of five seconds.
