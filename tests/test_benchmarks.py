@@ -191,6 +191,18 @@ def test_benchmark_of_loaded_importance_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_benchmark_of_tokens_runs(tmp_path: Path) -> None:
+    found = run_benchmark("bench_tokens.py", tmp_path / "tokens.json", "--seconds", "1")
+    assert all(value > 0 for value in found["call_us"].values())
+    floods = {name: row["flood_events_per_s"] for name, row in found["sharing"].items()}
+    assert floods["alone"] == 0
+    # Five seconds of the rate at once, and then the rate; each client may bring a call more.
+    rated_max = found["rate_events_per_s"] * (1 + 5 / (1 + 3)) + 4 * 200
+    assert 0 < floods["flood with a rate, that waits"] <= rated_max
+    assert floods["flood without a rate"] > 0
+
+
+@pytest.mark.slow
 def test_benchmark_of_forgetting_runs(tmp_path: Path) -> None:
     found = run_benchmark("bench_forget.py", tmp_path / "forget.json", "--pages", "2000", "--reads", "100")
     assert found["forgotten"] == 200
