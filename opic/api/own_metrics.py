@@ -18,6 +18,8 @@ COVERAGE_SECONDS: Final = 3600.0  # The last coverage asked for is shown for thi
 
 def own(backend: Backend) -> Iterator[Metric]:
     """Yield the metrics. Makes no call to the store."""
+    about = "When this endpoint process told these metrics, in Unix seconds: of several, each does so every second."
+    yield Gauge("opic_endpoint_seen_timestamp_seconds", about, time.time())
     yield from _of_replicas(backend.crawl.standing())
     about = "Pages that this endpoint chose and the store refused, mostly because another endpoint leased them."
     yield Count("opic_refused_suggestions", about, backend.frontier.refusals)

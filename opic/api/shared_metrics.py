@@ -9,7 +9,6 @@ second.
 import json
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Final
 
 from prometheus_client import values
-from prometheus_client.core import GaugeMetricFamily as Gauge
 from prometheus_client.core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
@@ -70,7 +68,7 @@ class SharedMetrics(Collector):
         path = self._place.directory / FILES.replace("*", str(self._place.number))
         scratch = path.with_suffix(".new")
         try:
-            scratch.write_text(json.dumps({"at": time.time(), "metrics": written}))
+            scratch.write_text(json.dumps(written))
             scratch.replace(path)
         except OSError as error:
             log.warning("the metrics of this process are not shown: %s", error)
@@ -79,18 +77,11 @@ class SharedMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the sums, then what each process wrote last."""
         yield from self._counted.collect()  # type: ignore[no-untyped-call]
-        seen = Gauge(
-            "opic_endpoint_seen_timestamp_seconds",
-            "When an endpoint process last wrote its own metrics, in Unix seconds.",
-            labels=["process"],
-        )
         families = dict[str, Metric]()
         for path in sorted(self._place.directory.glob(FILES)):
-            process, told = path.stem.partition("-")[2], json.loads(path.read_text())
-            seen.add_metric([process], told["at"])
-            for name, about, kind, samples in told["metrics"]:
+            process = path.stem.partition("-")[2]
+            for name, about, kind, samples in json.loads(path.read_text()):
                 family = families.setdefault(name, Metric(name, about, kind))
                 for sample, labels, value in samples:
                     family.add_sample(sample, {**labels, "process": process}, value)
-        yield seen
         yield from families.values()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from opic.settings import Settings
 
 STARTING: Final = "opic serve: starting"
+CHILD: Final = "OPIC_CHILD_ENDPOINT"  # As `opic.service.endpoint_processes` has it, which takes long to import.
 
 log = logging.getLogger("opic.service")
 
@@ -90,11 +91,11 @@ def serve(
     workers beside it (`opic worker`); events go to Kafka, or without Kafka to the store's log. With --processes,
     several processes answer on the port, and one that dies is started again. Stop it with Ctrl-C or SIGTERM.
     """
+    if CHILD not in os.environ and os.environ.get("OPIC_LOG_FORMAT") != "json":
+        print(STARTING, file=sys.stderr, flush=True)  # The rest takes seconds, or minutes with a large store.
     from opic.service.endpoint_processes import EndpointChild
 
     child = EndpointChild.of_environment()
-    if child is None and os.environ.get("OPIC_LOG_FORMAT") != "json":
-        print(STARTING, file=sys.stderr, flush=True)  # The rest takes seconds, or minutes with a large store.
     settings = _settings(chosen, embedded, host=host, port=port, processes=processes)
     log_to_stderr(logging.INFO, settings.log_format)
     from opic.memory import keep_some_memory
