@@ -7,7 +7,6 @@ kernel gives each connection to one of those that listen (SO_REUSEPORT), and a p
 import json
 import logging
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -15,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Final
 
@@ -137,7 +137,7 @@ class EndpointProcesses:
 
     def _await(self, number: int) -> None:
         ready, process = self._ready[number], self._running[number]
-        while not select.select([ready], [], [], LOOK_SECONDS)[0]:
+        while not wait([ready], LOOK_SECONDS):
             pass  # A process that ends closes its end of the pipe.
         if not os.read(ready, 1):
             status = process.wait()
