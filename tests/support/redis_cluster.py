@@ -236,11 +236,23 @@ class Cluster:
         self._await(lambda: all(n is to for n in self._owners(slot)), f"not all know that {to} has slot {slot}")
 
     def migrate_slot_at_once(self, key: str, to: Node) -> None:
-        """Move a key's slot to another primary as Valkey 9 does by itself: clients see it here, and then there."""
+        """Move a key's slot to another primary as Valkey 9 does by itself: clients see it here, and then there.
+
+        It gives up where a node is silent for a moment, as on a loaded machine; then it is asked again.
+        """
         self._changed = True
         slot, source = key_slot(key.encode()), self.owner(key)
-        source.ask("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", to.node_id)
-        self._await(lambda: all(n is to for n in self._owners(slot)), f"not all know that {to} has slot {slot}")
+        before = {job["name"] for job in source.ask("CLUSTER", "GETSLOTMIGRATIONS")}
+
+        def moved() -> bool:
+            if all(node is to for node in self._owners(slot)):
+                return True
+            jobs = [job for job in source.ask("CLUSTER", "GETSLOTMIGRATIONS") if job["name"] not in before]
+            if {job["state"] for job in jobs} <= {"failed", "canceled", "cancelled"}:
+                source.ask("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", to.node_id)
+            return False
+
+        self._await(moved, f"not all know that {to} has slot {slot}")
 
     def await_ok(self) -> None:
         """Wait until each living node takes commands, all agree on who is what, and replicas follow."""
