@@ -37,9 +37,11 @@ def command_of(pid: int) -> list[str]:
 
 
 def gone(pid: int) -> bool:
+    """Whether a process has ended, and all of its threads: until the last one has, its sockets are open."""
+    process = Path(f"/proc/{pid}")
     try:
-        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
+        return "\nState:\tZ" in (process / "status").read_text() and len(list((process / "task").iterdir())) == 1
+    except (FileNotFoundError, ProcessLookupError):
         return True
 
 
