@@ -1,9 +1,7 @@
 """An endpoint whose crawl is moved to another one: it holds calls for that moment, then answers from that one."""
 
-import asyncio
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,15 +15,13 @@ from opic.api.calls import Service
 from opic.api.metrics import Metrics
 from opic.background import repeated
 from opic.errors import CrawlMoved, StoreError
+from opic.service.moves import CLOSE_SECONDS, LOOK_SECONDS_STOPPED, hold_while
 from opic.service.tokens import Tokens
 from opic.store.shard import check_known
 
 log = logging.getLogger("opic.api")
 
 LOOK_SECONDS: Final = 0.25
-LOOK_SECONDS_STOPPED: Final = 0.02
-HELD_SECONDS: Final = 10.0  # How long a call waits for the other crawl at most.
-CLOSE_SECONDS: Final = 15.0  # After which no call is answered from the former crawl any more.
 
 
 class MovableService(Service, Protocol):
@@ -54,9 +50,8 @@ class Succession:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; while the crawl is stopped, wait for the other one."""
-        until = time.monotonic() + HELD_SECONDS
-        while self._holds and scope["path"] not in QUIET_PATHS and time.monotonic() < until:
-            await asyncio.sleep(LOOK_SECONDS_STOPPED)
+        if self._holds and scope["path"] not in QUIET_PATHS:
+            await hold_while(lambda: self._holds)
         await self.current(scope, receive, send)
 
     @contextmanager

@@ -1,6 +1,10 @@
 """Following a crawl that was moved to another one of the same store: its name goes on, until it is deleted."""
 
+import asyncio
 import logging
+import time
+from collections.abc import Callable
+from typing import Final
 
 from opic.errors import CrawlMoved
 from opic.settings import Settings
@@ -9,6 +13,17 @@ from opic.store.keys import Keys
 from opic.store.recognition import move_of
 
 log = logging.getLogger("opic.service")
+
+LOOK_SECONDS_STOPPED: Final = 0.02
+HELD_SECONDS: Final = 10.0  # How long a call waits for the other crawl at most.
+CLOSE_SECONDS: Final = 15.0  # After which no call is answered from the former crawl any more.
+
+
+async def hold_while(stopped: Callable[[], bool]) -> None:
+    """Hold a call while its crawl is stopped, for the other crawl to take its place; HELD_SECONDS at most."""
+    until = time.monotonic() + HELD_SECONDS
+    while stopped() and time.monotonic() < until:
+        await asyncio.sleep(LOOK_SECONDS_STOPPED)
 
 
 def after_moves(client: Client, settings: Settings) -> Settings:

@@ -22,6 +22,7 @@ from opic.model.ledger_page import LedgerPage
 from opic.model.page_notes import unpack_meta
 from opic.service.backend import Backend
 from opic.service.forgetting import PageSelection, forget, forget_pages
+from opic.service.moves import CLOSE_SECONDS, hold_while
 from opic.service.tokens import Token
 from opic.store.keys import CRAWL_NAME
 from opic.urlfrontier import items
@@ -38,9 +39,6 @@ HOST_URLS: Final = 100  # Pages for each host in a call without max_urls_per_que
 PRUNE_SECONDS: Final = 10.0  # Interval at which expired leases are removed from memory.
 EVENTS_TOGETHER: Final = 1_000
 DAY_SECONDS: Final = 86_400
-MOVE_SECONDS: Final = 10.0  # How long a call waits for the crawl that takes the place of this one.
-MOVE_LOOK_SECONDS: Final = 0.02
-CLOSE_SECONDS: Final = 15.0  # After which no call is answered from the former crawl any more.
 PORT: Final = re.compile(r":\d*$")
 
 caller: Final = ContextVar[Token | None]("caller", default=None)  # Whose call this is; None where none is required.
@@ -302,9 +300,7 @@ class Crawls:
 
     async def _of_present(self) -> UrlFrontierCrawl:
         """Return OPIC_CRAWL, or the crawl in its place, for which it waits while the one is moved to the other."""
-        until = time.monotonic() + MOVE_SECONDS
-        while self._present().crawl.stopped and time.monotonic() < until:
-            await asyncio.sleep(MOVE_LOOK_SECONDS)
+        await hold_while(lambda: self._present().crawl.stopped)
         former, backend = self._open[self._first], self._present()
         if former.backend is not backend:
             self._open[self._first] = UrlFrontierCrawl(backend, former)
