@@ -51,9 +51,10 @@ class Access:
             return None
         if is_open:
             return None
-        scheme, _, given = (header(request, b"authorization") or "").partition(" ")
-        if scheme.lower() == "bearer" and (token := self.tokens.holder(given.strip(" ").encode("latin-1"))) is not None:
+        authorization = (header(request, b"authorization") or "").encode("latin-1")
+        if (token := self.tokens.bearer(authorization)) is not None:
             return token
+        scheme = authorization.partition(b" ")[0]
         said = "this is not it" if scheme else "send the header Authorization: Bearer …"
         raise Problem(
             "no-token",

@@ -239,6 +239,11 @@ class Tokens:
         token = self._by_digest.get(digest)
         return token if token is not None and hmac.compare_digest(token.digest, digest) else None
 
+    def bearer(self, authorization: bytes) -> Token | None:
+        """Return what the caller may do whose header, or metadata, `authorization` this is; None without a token."""
+        scheme, _, given = authorization.partition(b" ")
+        return self.holder(given.strip(b" ")) if scheme.lower() == b"bearer" else None
+
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Read the file again, every LOOK_SECONDS during the block."""

@@ -29,7 +29,7 @@ from opic.api.metrics import Metrics
 from opic.service.rates import Limiter
 from opic.service.service import EmbeddedService
 from opic.service.standing import StandingService
-from opic.service.tokens import Role, Token, Tokens
+from opic.service.tokens import Role, Tokens
 
 log = logging.getLogger("opic.urlfrontier")
 
@@ -270,7 +270,7 @@ class _Guard(grpc.aio.ServerInterceptor):
         handler = await continuation(call)
         if call.method.startswith(f"/{health.SERVICE_NAME}/"):
             return handler
-        token = self._holder(call)
+        token = self._tokens.bearer(str(dict(call.invocation_metadata).get("authorization", "")).encode())
         if token is None:
             why = f"send a token of {self._tokens.settings_named} as the metadata authorization: Bearer TOKEN"
             return _refusing(handler, grpc.StatusCode.UNAUTHENTICATED, why)
@@ -279,11 +279,6 @@ class _Guard(grpc.aio.ServerInterceptor):
         if role is not None and (lacks := token.lacks(role)) is not None:
             return _refusing(handler, grpc.StatusCode.PERMISSION_DENIED, lacks)
         return handler
-
-    def _holder(self, call: Any) -> Token | None:
-        given = str(dict(call.invocation_metadata).get("authorization", ""))
-        scheme, _, token = given.partition(" ")
-        return self._tokens.holder(token.strip(" ").encode()) if scheme.lower() == "bearer" else None
 
 
 def _refusing(handler: Any, status: grpc.StatusCode, why: str) -> Any:
