@@ -25,6 +25,15 @@ def child_environment(settings: Settings) -> dict[str, str]:
     return environment
 
 
+def parent_is_gone() -> bool:
+    """Return whether this process is such a child, and who started it has ended.
+
+    The parent told its pid: by the first look it may be gone, and another process have adopted this one.
+    """
+    parent = int(os.environ.get("OPIC_CHILD") or 0)
+    return parent != 0 and os.getppid() != parent
+
+
 def end_all(children: Iterable[subprocess.Popen[bytes]], name: str) -> None:
     """End children in order, and kill those that do not within STOP_SECONDS; `name` says what they are."""
     running = [child for child in children if child.poll() is None]

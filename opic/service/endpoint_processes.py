@@ -20,7 +20,7 @@ from typing import Final
 
 from opic.background import repeated
 from opic.errors import StoreError
-from opic.service.child_processes import child_environment, end_all
+from opic.service.child_processes import child_environment, end_all, parent_is_gone
 from opic.settings import Settings
 
 VARIABLE: Final = "OPIC_CHILD_ENDPOINT"
@@ -58,10 +58,9 @@ class EndpointChild:
 
     def ending_with_its_parent(self) -> AbstractContextManager[None]:
         """End this process in order, during the block, if the one that started it is gone."""
-        parent = int(os.environ["OPIC_CHILD"])  # As it said: by now it may be gone, and another one our parent.
 
         def check_parent() -> float:
-            if os.getppid() != parent:
+            if parent_is_gone():
                 os.kill(os.getpid(), signal.SIGTERM)
             return PARENT_SECONDS
 

@@ -27,6 +27,7 @@ from opic.ingest.worker_health import Health, HealthPort
 from opic.logs import log_to_stderr
 from opic.memory import give_back_large_arrays, search_garbage_rarely
 from opic.replica import Crawl
+from opic.service.child_processes import parent_is_gone
 from opic.service.embedded import EmbeddedServer, disk_full
 from opic.service.known_crawls import KnownCrawls
 from opic.service.moves import after_moves
@@ -50,14 +51,12 @@ class Worker:
     def __init__(self, settings: Settings) -> None:
         self.settings, self.health, self._outage = settings, Health(), Outage(log)
         self._done = threading.Event()
-        # Its pid as the parent gave it: by now the parent may be gone, and another process have adopted this one.
-        self._parent = int(os.environ.get("OPIC_CHILD") or 0)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._done.set())
 
     def stopped(self) -> bool:
         """Return whether the worker must stop."""
-        return self._done.is_set() or (self._parent != 0 and os.getppid() != self._parent)
+        return self._done.is_set() or parent_is_gone()
 
     def run(self) -> None:
         """Work until stopped, on the crawl that takes the place of this one too."""
