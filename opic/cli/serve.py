@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from opic.settings import Settings
 
 STARTING: Final = "opic serve: starting"
-CHILD: Final = "OPIC_CHILD_ENDPOINT"  # As `opic.service.endpoint_processes` has it, which takes long to import.
 
 log = logging.getLogger("opic.service")
 
@@ -91,7 +90,7 @@ def serve(
     workers beside it (`opic worker`); events go to Kafka, or without Kafka to the store's log. With --processes,
     several processes answer on the port, and one that dies is started again. Stop it with Ctrl-C or SIGTERM.
     """
-    if CHILD not in os.environ and os.environ.get("OPIC_LOG_FORMAT") != "json":
+    if "OPIC_CHILD" not in os.environ and os.environ.get("OPIC_LOG_FORMAT") != "json":
         print(STARTING, file=sys.stderr, flush=True)  # The rest takes seconds, or minutes with a large store.
     from opic.service.endpoint_processes import EndpointChild
 
@@ -99,26 +98,26 @@ def serve(
     settings = _settings(chosen, embedded, host=host, port=port, processes=processes)
     log_to_stderr(logging.INFO, settings.log_format)
     from opic.memory import keep_some_memory
+    from opic.service.tokens import Tokens
 
     keep_some_memory()
-    with _bound(settings, child, allow_open=allow_open) as listener, ending_in_order():
+    tokens = Tokens(settings)
+    with _bound(settings, child, tokens, allow_open=allow_open) as listener, ending_in_order():
         if child is None and settings.processes > 1:
             _serve_together(settings, listener, frontier, allow_open=allow_open)
         else:
-            _answer(settings, listener, frontier, child, allow_open=allow_open)
+            _answer(settings, listener, frontier, child, tokens, allow_open=allow_open)
     if child is None:
         log.info("stopped")
 
 
-def _bound(settings: "Settings", child: "EndpointChild | None", *, allow_open: bool) -> "socket":
+def _bound(settings: "Settings", child: "EndpointChild | None", tokens: "Tokens", *, allow_open: bool) -> "socket":
     """Return a socket of the address: one that listens, or, for several processes and in them, that reserves it."""
     from opic.api.server import bind, reserved
-    from opic.service.tokens import Tokens
 
     if child is not None:
         return child.socket()
-    wanted = Tokens(settings).required
-    listener = bind(settings.host, settings.port, token_set=wanted, allow_open=allow_open)
+    listener = bind(settings.host, settings.port, token_set=tokens.required, allow_open=allow_open)
     log.info("opening the store (%s)", f"embedded in {settings.data_dir()}" if settings.embedded else "a server")
     return reserved(listener) if settings.processes > 1 else listener
 
@@ -128,6 +127,7 @@ def _answer(
     listener: "socket",
     frontier: UrlFrontierOptions,
     child: "EndpointChild | None",
+    tokens: "Tokens",
     *,
     allow_open: bool,
 ) -> None:
@@ -141,9 +141,7 @@ def _answer(
     from opic.ingest.traces import export_spans
     from opic.service.service import EmbeddedService
     from opic.service.standing import StandingService
-    from opic.service.tokens import Tokens
 
-    tokens = Tokens(settings)
     export_spans("opic-endpoint")
     opened = EmbeddedService(settings) if settings.embedded and child is None else StandingService(settings)
     url, limits = url_of(listener), ConnectionLimits(connections=settings.max_connections)
