@@ -3,14 +3,15 @@
 from typing import Final
 
 REFUSED: Final = "CERTIFICATE_VERIFY_FAILED"  # What Python's ssl says of a peer's certificate.
+_NOT_TRUSTED: Final = "who signed it is not trusted: name the PEM file with that authority by {trust}"
 # By OpenSSL's reasons, as they stand in the text of an ssl.SSLError. {trust} is replaced by the setting.
 _REMEDIES: Final = (
     ("has expired", "it has expired: renew it"),
     ("not yet valid", "it is not valid yet: compare the clocks of both machines"),
     ("not valid for", "it is for another name: connect by a name that it has, or have one made for this name"),
-    ("self-signed", "who signed it is not trusted: name the PEM file with that authority by {trust}"),
-    ("self signed", "who signed it is not trusted: name the PEM file with that authority by {trust}"),
-    ("issuer", "who signed it is not trusted: name the PEM file with that authority by {trust}"),
+    ("self-signed", _NOT_TRUSTED),
+    ("self signed", _NOT_TRUSTED),
+    ("issuer", _NOT_TRUSTED),
 )
 _WANTED: Final = ("certificate required", "bad certificate", "unknown ca", "certificate unknown")
 

@@ -34,7 +34,7 @@ from opic.messages.frontier import NextPages
 from opic.messages.local import RankedDomain
 from opic.messages.terms import POSITION_HEADER
 from opic.model.cash import MILLION
-from opic.model.events import TRACE_HEADERS, EventLimits, TraceContext, page_of, shown_canonical, trace_of
+from opic.model.events import EventLimits, TraceContext, page_of, shown_canonical, trace_of
 from opic.query.forecast import forecast
 from opic.query.inflow import inflow
 from opic.query.inlinks import inlinks, most_linked
@@ -496,5 +496,5 @@ def _times(answer: ImportanceAnswer) -> dict[str, float]:
 
 
 def _trace_of(request: Request) -> TraceContext | None:
-    named = ((name.decode("latin-1"), value) for name, value in request.scope["headers"])
-    return trace_of({name: value for name, value in named if name in TRACE_HEADERS})
+    named = ((name, value) for name, value in request.scope["headers"] if name.startswith(b"trace"))
+    return trace_of({name.decode("latin-1"): value for name, value in named})

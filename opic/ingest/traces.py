@@ -12,7 +12,6 @@ Source: W3C Trace Context; OpenTelemetry's semantic conventions for messaging, w
 
 import logging
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -32,7 +31,6 @@ LINKS_MAX: Final = 64  # Traces that a record's span is linked to.
 EXPORTERS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 _callers: ContextVar[Sequence[TraceContext]] = ContextVar("callers", default=())
-_once = threading.Lock()
 
 
 def export_spans(service: str) -> None:
@@ -53,13 +51,12 @@ def export_spans(service: str) -> None:
     except ImportError:
         log.warning("%s is set, but spans need a package: pip install 'opic[otel]'", " or ".join(EXPORTERS))
         return
-    with _once:
-        if isinstance(trace.get_tracer_provider(), TracerProvider):  # Another endpoint of this process made it.
-            return
-        named = {} if os.environ.get("OTEL_SERVICE_NAME") else {SERVICE_NAME: service}
-        provider = TracerProvider(resource=Resource.create(named))
-        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-        trace.set_tracer_provider(provider)
+    if isinstance(trace.get_tracer_provider(), TracerProvider):  # Who runs the service in this process has made one.
+        return
+    named = {} if os.environ.get("OTEL_SERVICE_NAME") else {SERVICE_NAME: service}
+    provider = TracerProvider(resource=Resource.create(named))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
 
 
 def current_trace() -> TraceContext | None:
@@ -88,11 +85,6 @@ class Spans:
         """Use the tracer provider of the process, as it is when a span begins."""
         self._tracer = trace.get_tracer("opic") if trace is not None else None
         self._propagator = TraceContextTextMapPropagator() if trace is not None else None
-
-    @property
-    def active(self) -> bool:
-        """Whether OpenTelemetry is installed."""
-        return self._tracer is not None
 
     def sending(self, topic: str, partition: int | None) -> "tuple[Any, list[tuple[str, bytes]]] | None":
         """Begin the span of a record; return it with the headers that name it. None where no span is recorded."""

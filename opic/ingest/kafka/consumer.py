@@ -141,9 +141,7 @@ class KafkaSource:
                 del self._held[partition]
                 self._commits[partition] = taken.end
                 if taken.records:
-                    if self._spans.active:
-                        where = partition.topic, partition.partition
-                        self._spans.took_effect(*where, taken.records, self._polled_ns)
+                    self._spans.took_effect(partition.topic, partition.partition, taken.records, self._polled_ns)
                     self._newest[partition] = taken.records[-1].time_us
                     self._mean_events = taken.rough_events / len(taken.records)
 

@@ -87,7 +87,7 @@ class Producer:
         try:
             if partition is None:
                 partition = self.partition(topic, key)
-            if self._spans.active and (sending := self._spans.sending(topic, partition)) is not None:
+            if (sending := self._spans.sending(topic, partition)) is not None:
                 span, named = sending
                 headers = [*headers, *named]
             future = client.send(topic, value, key, list(headers), partition, **more)
