@@ -1,6 +1,6 @@
 """What one, two or four endpoint processes on a port answer, at which CPU time a call, and how much memory they take.
 
-The server, a worker with so many events a second, and the processes of `opic serve --processes` share the machine with
+The server, a worker at a steady rate of events, and the processes of `opic serve --processes` share the machine with
 wrk, which asks on 32 connections (closed loop). So calls a second are those of a machine that is full, and CPU time a
 call says what more cores would give. What the processes use without any call, to follow the events, is told apart.
 """
@@ -25,7 +25,6 @@ from workloads import SEED
 PAGES_A_HOST: Final = 10
 SAMPLE: Final = 20_000
 LEASE_SECONDS: Final = 2.0
-OWN_SECONDS: Final = 1.1  # Each process tells its own metrics every second.
 KINDS: Final = ("importance", "next")
 SHOWN: Final = ("calls_per_s", "cpu_us_a_call", "p99_ms", "refused_a_call", "busiest_share")
 
@@ -58,7 +57,7 @@ def memory_mb(pids: Sequence[int]) -> float:
 
 
 def measure(world: World, directory: Path, processes: int, seconds: float, events_per_s: float) -> dict[str, Any]:
-    """Return what so many processes do."""
+    """Return the figures of a number of processes."""
     settings = {"keep_links": True, "host_delay_seconds": 0, "retry_seconds": 0, "processes": processes}
     with running(world, directory, **settings) as one:
         url = one.endpoint()
@@ -98,15 +97,20 @@ def _loaded(
     }
 
 
-def _refused(url: str) -> float:
-    time.sleep(OWN_SECONDS)
+def _values(url: str, metric: str) -> list[float]:
+    """Return the values of a metric, one of each process that has told it."""
     lines = httpx.get(f"{url}/metrics", timeout=60).text.splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith("opic_refused_suggestions_total"))
+    return [float(line.split()[-1]) for line in lines if line.startswith(metric)]
+
+
+def _refused(url: str) -> float:
+    asked = time.time()  # Each process tells its own metrics every second.
+    wait_for("all told", lambda: min(_values(url, "opic_endpoint_seen_timestamp_seconds")) >= asked)
+    return sum(_values(url, "opic_refused_suggestions_total"))
 
 
 def _all_read(url: str, processes: int) -> bool:
-    lines = httpx.get(f"{url}/metrics", timeout=60).text.splitlines()
-    return sum(line.startswith("opic_exact_residual") for line in lines) == processes
+    return len(_values(url, "opic_exact_residual")) == processes
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+from endpoint_world import wait_for
 from harness import embedded_server, write_result
 
 from opic.api.access import Access
@@ -232,8 +233,11 @@ def sharing(folder: Path, seconds: float, rounds: int) -> dict[str, dict[str, An
 def settle(url: str, token: str) -> None:
     """Wait until all accepted events have taken effect."""
     headers = {"authorization": f"Bearer {token}"}
-    while httpx.get(f"{url}/v1/stats", headers=headers, timeout=60).raise_for_status().json()["lag"]:
-        time.sleep(0.2)
+
+    def settled() -> bool:
+        return not httpx.get(f"{url}/v1/stats", headers=headers, timeout=60).raise_for_status().json()["lag"]
+
+    wait_for("all events have taken effect", settled)
 
 
 def main() -> None:
