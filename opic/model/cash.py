@@ -4,6 +4,7 @@ All arithmetic is on integers. What a shard's pages hold in all is in `opic.mode
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from opic.errors import SettingsError
@@ -41,7 +42,7 @@ CLASSES_MAX = 8
 NONE_BY_CLASS = (0,) * CLASSES_MAX
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CrawlRules:
     """The rules that determine how cash moves. They are fixed when a store is created."""
 
@@ -54,12 +55,12 @@ class CrawlRules:
     virtual: str = "grants"  # How the virtual page pays: "grants", or "continuous", at once, as in the paper.
     normalize: str = ""  # Names of the normalization rules of URLs, which decide what a page is.
 
-    @property
+    @cached_property
     def continuous(self) -> bool:
         """Whether the virtual page pays out at once; `grant` and `regrant_ppm` are then not used."""
         return self.virtual == "continuous"
 
-    @property
+    @cached_property
     def normalization(self) -> Normalization:
         """The normalization rules of URLs."""
         return Normalization.of(self.normalize)

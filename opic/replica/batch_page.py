@@ -1,12 +1,15 @@
 """What a batch works with while it is decided: pages that it reads or whose state may change, and amounts of pages."""
 
 from dataclasses import dataclass, fields
+from typing import Final
 
 import numpy as np
 
 from opic.arrays import Int64s, Uint32s
 from opic.model.cash import CLASS_BITS
+from opic.model.ledger_page import ColumnKind
 from opic.model.transfer import NO_NUMBERS
+from opic.replica.page_columns import BY_NAME
 from opic.replica.replica import Replica
 
 
@@ -28,9 +31,17 @@ class BatchPage:
         return self.state & CLASS_BITS
 
 
+NUMBERS: Final = tuple(column.name for column in fields(BatchPage)[1:])
+HISTORY: Final = {name for name in NUMBERS if BY_NAME[name].kind is ColumnKind.HISTORY}
+
+
 def batch_pages(replica: Replica, ids: Int64s) -> dict[int, BatchPage]:
     """Return pages by id, as they are before the batch; ids of pages that it makes known have the state 0."""
-    numbers = (replica.column(column.name, ids).tolist() for column in fields(BatchPage)[1:])
+    columns, histories, rows = replica.columns, replica.histories.rows, replica.columns.row[ids]
+    numbers = (
+        (getattr(histories, name)[rows] if name in HISTORY else getattr(columns, name)[ids]).tolist()
+        for name in NUMBERS
+    )
     return {page: BatchPage(page, *others) for page, *others in zip(ids.tolist(), *numbers, strict=True)}
 
 

@@ -27,7 +27,7 @@ from opic.model.cash import FORGOTTEN
 from opic.model.classes import WeightClasses
 from opic.model.compression import compress, decompress
 from opic.model.ledger_page import ColumnKind
-from opic.replica.effect import ENTRIES, PLAIN, Codec, Effect, unpack_bits
+from opic.replica.effect import ENTRIES, Codec, Effect, unpack_bits
 from opic.replica.index import FingerprintIndex
 from opic.replica.packed_lines import pack_lines, unpack_urls
 from opic.replica.page_columns import BY_KEY, BY_NAME, CHANGES, LASTING, PAGE_COLUMNS, YIELDS
@@ -40,6 +40,7 @@ FINGERPRINTS: Final = "p"
 HISTORIES: Final = "m"
 URLS: Final = "u"
 FINGERPRINT: Final = np.dtype("<u8")
+PLAIN: Final[Codec] = (lambda value: value, lambda value: value)
 # What is neither per page nor per host, and how it is packed and unpacked.
 REST: Final[Mapping[str, Codec]] = {
     "series": ENTRIES,
@@ -240,7 +241,7 @@ class Loading:
             due = _Due(self.block_lsn, effect.lsn)
             first, count = effect.first_page, len(effect.fingerprints)
             new = np.arange(first, first + count)
-            pages, fingerprints, hosts = due(new, effect.fingerprints, effect.hosts)
+            pages, fingerprints, hosts = due((new, effect.fingerprints, effect.hosts))
             self._fingerprints[pages], replica.columns.host[pages] = fingerprints, hosts
             replica.tail.append(count, effect.packed_urls)
             replica.change_pages(effect, None, due)
@@ -267,8 +268,8 @@ class _Due:
         self._due: Bools = lsn_of < lsn
         self._all = bool(self._due.all())
 
-    def __call__(self, pages: Any, *columns: Any) -> tuple[Any, ...]:
+    def __call__(self, columns: Sequence[Any]) -> tuple[Any, ...]:
         if self._all:
-            return (pages, *columns)
-        keep = self._due[pages.astype(np.int64) // PAGES_A_BLOCK]
-        return (pages[keep], *(column[keep] for column in columns))
+            return tuple(columns)
+        keep = self._due[columns[0].astype(np.int64) // PAGES_A_BLOCK]
+        return tuple(column[keep] for column in columns)

@@ -44,9 +44,9 @@ class Undo:
     def __init__(self) -> None:
         self._kept: list[tuple[Growing, str, Any, NDArray[Any]]] = []
 
-    def keep(self, owner: Growing, name: str, rows: Any) -> None:
-        """Save the current values of some rows of a column."""
-        self._kept.append((owner, name, rows, getattr(owner, name)[rows].copy()))
+    def keep(self, owner: Growing, rows: Any, *names: str) -> None:
+        """Save the current values of some rows of columns."""
+        self._kept += [(owner, name, rows, getattr(owner, name)[rows].copy()) for name in names]
 
     def restore(self) -> None:
         """Restore all saved values."""

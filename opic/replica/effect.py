@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields
+from functools import partial
 from hashlib import blake2b
 from operator import attrgetter
 from struct import Struct
@@ -53,8 +54,7 @@ class Head(NamedTuple):
 
 def _array(dtype: str) -> Any:
     """Return a field of an effect that is an array."""
-    packed = (lambda array: array.astype(dtype, copy=False).tobytes()), (lambda part: np.frombuffer(part, dtype))
-    return field(default_factory=lambda: np.empty(0, dtype), metadata={"codec": packed})
+    return field(default_factory=partial(np.empty, 0, dtype), metadata={"dtype": dtype})
 
 
 def _pack_noted(noted: Mapping[str, Noted]) -> dict[str, tuple[bytes, bytes]]:
@@ -79,12 +79,8 @@ def pages_by_meta(metas: Mapping[int, bytes]) -> list[tuple[bytes, list[int]]]:
     return list(pages.items())
 
 
-FLAGS: Final[Codec] = (
-    lambda flags: len(flags) and (len(flags), pack_bits(flags).tobytes()),
-    lambda part: unpack_bits(np.frombuffer(part[1], np.uint8), part[0]),
-)
+FLAGS: Final = "?"  # Packed as their count, and eight in a byte.
 _numbers_of = attrgetter(*BOOK_FIELDS)
-PLAIN: Final[Codec] = (lambda value: value, lambda value: value)
 ENTRIES: Final[Codec] = (list, lambda packed: [Entry(*numbers) for numbers in packed])
 # How fields are packed that are neither arrays nor plain values. What is false after packing is left out of a record.
 CODECS: Final[Mapping[str, Codec]] = {
@@ -97,7 +93,6 @@ CODECS: Final[Mapping[str, Codec]] = {
         lambda packed: unpack_weights(*packed),
     ),
     "kept_from": (lambda number: number + 1, lambda packed: packed - 1),
-    **dict.fromkeys(("compared", "near_new", "far_new"), FLAGS),
 }
 
 
@@ -161,12 +156,12 @@ class Effect:
     far_shards: Uint16s = _array("<u2")  # and their shards.
     # For each of these reads whether it was compared with the read before of its page; empty if none was. By link to a
     # page of this shard, and of another one, whether the read before did not show it.
-    compared: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
-    near_new: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
-    far_new: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
+    compared: Bools = _array(FLAGS)
+    near_new: Bools = _array(FLAGS)
+    far_new: Bools = _array(FLAGS)
     # By read: whether the read before of the page showed other links. `Replica.apply` sets it where links are kept; it
     # is no part of the record.
-    other_links: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
+    other_links: Bools = _array(FLAGS)
     restored: bytes = b""  # A random token in a record of a restore or a migration: it makes this history unique.
     packed_urls: bytes = b""  # By `pack_frame`.
     digest: bytes = NO_DIGEST  # Digest of the packed record. `pack` and `unpack` set it, and the size.
@@ -201,7 +196,19 @@ class Effect:
         """Return the packed record; set `packed_urls`, `digest` and `size`."""
         if self.urls and not self.packed_urls:
             self.packed_urls = pack_frame(self.urls)
-        parts = {name: packed for name, pack, _ in PARTS if (packed := pack(getattr(self, name))) or name in ALWAYS}
+        parts = dict[str, Any]()
+        for name in PARTS:
+            value, dtype = getattr(self, name), DTYPES.get(name)
+            if dtype is None:
+                value = CODECS[name][0](value) if name in CODECS else value
+            elif not len(value):
+                continue
+            elif dtype == FLAGS:
+                value = len(value), pack_bits(value).tobytes()
+            else:
+                value = value.astype(dtype, copy=False).tobytes()
+            if value or name in ALWAYS:
+                parts[name] = value
         record: bytes = HEADER.pack(MAGIC, VERSION) + msgpack.packb(parts)
         self.digest, self.size = digest_of(record), len(record)
         return record
@@ -231,8 +238,14 @@ class Effect:
                     f"version {VERSION}: use the program that wrote it"
                 )
             parts = msgpack.unpackb(record[HEADER.size :], strict_map_key=False, use_list=False)
-            known = {name: unpack(parts.pop(name)) for name, _, unpack in PARTS if name in parts}
-            return cls(**known, **parts, digest=digest_of(record), size=len(record))
+            for name, part in parts.items():
+                if (dtype := DTYPES.get(name)) == FLAGS:
+                    parts[name] = unpack_bits(np.frombuffer(part[1], np.uint8), part[0])
+                elif dtype is not None:
+                    parts[name] = np.frombuffer(part, dtype)
+                elif name in CODECS:
+                    parts[name] = CODECS[name][1](part)
+            return cls(**parts, digest=digest_of(record), size=len(record))
         except StoreDamaged:
             raise
         except Exception as error:
@@ -241,11 +254,8 @@ class Effect:
 
 ALWAYS: Final = ("lsn", "previous", "books", "pages", "host_count")
 UNPACKED: Final = ("urls", "other_links", "digest", "size")
-PARTS: Final[Sequence[tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]] = [
-    (part.name, *CODECS.get(part.name, part.metadata.get("codec", PLAIN)))
-    for part in fields(Effect)
-    if part.name not in UNPACKED
-]
+PARTS: Final = tuple(part.name for part in fields(Effect) if part.name not in UNPACKED)
+DTYPES: Final[Mapping[str, str]] = {part.name: part.metadata["dtype"] for part in fields(Effect) if part.metadata}
 HEADER: Final = Struct("<4sH")
 
 

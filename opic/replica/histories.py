@@ -117,11 +117,9 @@ class Histories:
         first = np.flatnonzero(np.diff(ordered, prepend=-1) != 0) if len(rows) else order
         nth = np.arange(len(rows)) - np.repeat(first, np.diff(np.append(first, len(rows))))
         if undo is not None:
-            for name in ("spent", "digest", "reads", "newest", "kept"):
-                undo.keep(self.rows, name, rows)
+            undo.keep(self.rows, rows, "spent", "digest", "reads", "newest", "kept")
             if self.rules.continuous:
-                for name, _ in _Anchors.COLUMNS:
-                    undo.keep(self.anchors, name, rows)
+                undo.keep(self.anchors, rows, *(name for name, _ in _Anchors.COLUMNS))
         for wave in range(int(nth.max(initial=-1)) + 1):  # Usually one wave: each page is read once.
             positions = order[nth == wave]
             self._read_once(
@@ -146,8 +144,7 @@ class Histories:
         if len(again):
             slots[again] = self._oldest(rows[again])
             if undo is not None:
-                for name, _ in _Slots.COLUMNS:
-                    undo.keep(self.slots, name, slots[again])
+                undo.keep(self.slots, slots[again], *(name for name, _ in _Slots.COLUMNS))
         newest = table.newest[rows]
         self.slots.older[slots] = np.where(newest == slots, NO_SLOT, newest)
         self.slots.clock[slots], self.slots.cash[slots], self.slots.at_us[slots] = clock, np.maximum(cash, 0), at_us
@@ -179,8 +176,7 @@ class Histories:
     def go(self, rows: Uint32s, times: Uint32s, until_us: Int64s, undo: Undo | None) -> None:
         """Record that pages went away: how often so far, and the time before which no link brings them back."""
         if undo is not None:
-            undo.keep(self.rows, "times_gone", rows)
-            undo.keep(self.rows, "gone_until_us", rows)
+            undo.keep(self.rows, rows, "times_gone", "gone_until_us")
         self.rows.times_gone[rows] = times
         self.rows.gone_until_us[rows] = until_us
 

@@ -66,7 +66,7 @@ class SparseColumns(Growing):
         """Return a sparse column whose values of `ids` are about to change; `undo` receives the old ones, if any."""
         column = self.room(name, int(ids.max()) + 1)
         if undo is not None:
-            undo.keep(self, name, ids)
+            undo.keep(self, ids, name)
         return column
 
     def put(self, name: str, ids: Ids, values: NDArray[Any], undo: Undo | None) -> None:
@@ -134,7 +134,7 @@ class PageColumns(SparseColumns):
             there = ids[ids < len(getattr(self, name))]
             if len(there):
                 if undo is not None:
-                    undo.keep(self, name, there)
+                    undo.keep(self, there, name)
                 getattr(self, name)[there] = 0
 
 

@@ -43,13 +43,8 @@ PAGES_A_BLOCK = 4_080  # Pages per block of a checkpoint: an int64 column fits t
 
 Listener = Callable[[Effect, Int64s], object]
 # Takes pages and columns of the same length; returns the pages that an effect must be applied to, and their columns.
-Due = Callable[..., tuple[Any, ...]]
-
-
-def _all_due(*columns: Any) -> tuple[Any, ...]:
-    return columns
-
-
+Due = Callable[[Sequence[Any]], tuple[Any, ...]]
+ALL_DUE: Final[Due] = tuple
 ENDED: Final = -1
 
 
@@ -137,24 +132,24 @@ class Replica:
                 listener(effect, changed)
         return before
 
-    def change_pages(self, effect: Effect, undo: Undo | None, due: "Due | None" = None) -> None:
+    def change_pages(self, effect: Effect, undo: Undo | None, due: Due = ALL_DUE) -> None:
         """Apply an effect to the pages. While loading, `due` selects the pages whose blocks lack the effect."""
-        due = due or _all_due
         self._move_cash(effect, undo, due)
         self._note_histories(effect, undo, due)
-        pages, state = due(effect.state_page, effect.state)
+        pages, state = due((effect.state_page, effect.state))
         if undo is not None:
-            undo.keep(self.columns, "state", pages)
+            undo.keep(self.columns, pages, "state")
         self.columns.state[pages] = state
         for name, (ids, values) in effect.noted.items():
-            self.columns.note(name, *due(ids, values), undo=undo)
+            self.columns.note(name, *due((ids, values)), undo=undo)
         if len(effect.forgotten):
-            self.columns.clear(*due(effect.forgotten), undo=undo)
+            self.columns.clear(*due((effect.forgotten,)), undo=undo)
 
     def take_totals(self, effect: Effect, undo: Undo | None = None) -> None:
         """Apply an effect to everything that is not per page."""
-        failing = effect.failing_times, effect.failing_first_us, effect.failing_last_us
-        self.host_failures.note(effect.failing_host, failing, undo)
+        if len(effect.failing_host):
+            failing = effect.failing_times, effect.failing_first_us, effect.failing_last_us
+            self.host_failures.note(effect.failing_host, failing, undo)
         self.books, self.head = copy(effect.books), effect.head
         if effect.entries:  # Builds a new list, so that readers of the old one are not affected.
             self.series = [*self.series, *effect.entries][-ENTRIES_MAX:]
@@ -198,33 +193,32 @@ class Replica:
         self.columns.host[first : self.pages] = effect.hosts
         self.tail.append(count, effect.packed_urls)
 
-    def _move_cash(self, effect: Effect, undo: Undo | None, due: "Due") -> None:
+    def _move_cash(self, effect: Effect, undo: Undo | None, due: Due) -> None:
         columns = self.columns
-        shares = np.repeat(effect.read_share, effect.read_links)
-        links, shares = due(effect.links, shares)
-        reads, spent = due(effect.read_page, effect.read_cash)
-        moved, amounts = due(effect.moved_page, effect.moved)
+        paid = effect.links, np.repeat(effect.read_share, effect.read_links)
+        links, shares = due(paid)
+        reads, spent = due((effect.read_page, effect.read_cash))
+        moved, amounts = due((effect.moved_page, effect.moved))
         if undo is not None:
-            undo.keep(columns, "v", np.concatenate((links, reads, moved)))
+            undo.keep(columns, np.concatenate((links, reads, moved)), "v")
         np.add.at(columns.v, links, shares)
         np.subtract.at(columns.v, reads, spent)
         np.add.at(columns.v, moved, amounts)
         if self.rules.inflow:
             across = unpack_bits(effect.across, len(effect.links))
-            pages, grains = due(effect.links[across], np.repeat(effect.read_share, effect.read_links)[across])
-            others, amounts = due(effect.inflow_page, effect.inflow)
+            pages, grains = due([column[across] for column in paid])
+            others, amounts = due((effect.inflow_page, effect.inflow))
             if undo is not None:
-                undo.keep(columns, "inflow", np.concatenate((pages, others)))
+                undo.keep(columns, np.concatenate((pages, others)), "inflow")
             np.add.at(columns.inflow, pages, grains)
             np.add.at(columns.inflow, others, amounts)
 
-    def _note_histories(self, effect: Effect, undo: Undo | None, due: "Due") -> None:
+    def _note_histories(self, effect: Effect, undo: Undo | None, due: Due) -> None:
         clock = effect.clock_before + np.cumsum(np.maximum(effect.read_cash, 0))
         number = np.arange(len(clock))
-        pages, clock, cash, at_us, digest, number = due(
-            effect.read_page, clock, effect.read_cash, effect.read_at_us, effect.read_digest, number
-        )
-        gone, times, until_us = due(effect.gone_page, effect.gone_times, effect.gone_until_us)
+        reads = effect.read_page, clock, effect.read_cash, effect.read_at_us, effect.read_digest, number
+        pages, clock, cash, at_us, digest, number = due(reads)
+        gone, times, until_us = due((effect.gone_page, effect.gone_times, effect.gone_until_us))
         both = np.concatenate((pages, gone)) if len(gone) else pages
         columns, histories = self.columns, self.histories
         # Before the reads are recorded: both columns need the read before.
@@ -237,13 +231,13 @@ class Replica:
                 note_yields(columns, pages, links, new, at_us, before_us, undo)
             effect.other_links = digest != before
             if kept.any():
-                reads = pages[kept], at_us[kept], digest[kept], before_us[kept], before[kept]
-                note_changed_links(columns, *reads, undo)
+                reads_kept = pages[kept], at_us[kept], digest[kept], before_us[kept], before[kept]
+                note_changed_links(columns, *reads_kept, undo)
         without = both[columns.row[both] == 0]
         if len(without):
             first = distinct_in_order(without)
             if undo is not None:
-                undo.keep(columns, "row", first)
+                undo.keep(columns, first, "row")
             columns.row[first] = histories.add(len(first))
         if len(pages):
             histories.read(columns.row[pages], clock, cash, at_us, digest, undo)

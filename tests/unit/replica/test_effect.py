@@ -35,6 +35,10 @@ BESIDE = (
     "far_counts",
     "far_links",
     "far_shards",
+    "compared",
+    "near_new",
+    "far_new",
+    "other_links",
 )
 SECTIONS = [
     (one.name, one.default_factory().dtype.str.lstrip("|"))  # type: ignore[misc]
