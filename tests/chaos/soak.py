@@ -1,10 +1,12 @@
 """A steady mixed load for hours, and whether anything grows: memory, descriptors, threads and disk of each process.
 
-    python tests/chaos/soak.py --minutes 120 [--seed 7] [--pages 20000] [--events 200] [--result FILE]
+    python tests/chaos/soak.py --minutes 120 [--seed 7] [--pages 1000000] [--events 100] [--result FILE]
 
-One store, one worker and two endpoints run as deploy/ starts them. Crawlers lease and report pages. In between, events
-are refused, hosts are forgotten and come back, definitions change, and backups are made. Nothing is broken on purpose:
-the storm does that. Each figure gets a slope (Theil and Sen's: the median of the slopes between all pairs of samples)
+One store, one worker and two endpoints run as deploy/ starts them, with Kafka between endpoints and worker. Crawlers
+lease and report pages; a third of their fetches fail. Pages go and others come; link farms are read, and a site that
+never ends. In between, events are refused, hosts are forgotten and come back, definitions change, and backups are made.
+Nothing is broken on purpose: the storm does that. In the end the books must be exact and the bound of exact importance
+true. Each figure gets a slope (Theil and Sen's: the median of the slopes between all pairs of samples)
 with an interval of 95 %, after a warm-up of a quarter of the time; and one of the last third, by which what levels off
 is told from what grows on.
 """
@@ -23,6 +25,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +35,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import httpx
 import numpy as np
 import redis
-from kafka_crawl import WorkerProcess
+from kafka_crawl import Topic, WorkerProcess
+from kafka_server import Kafka, find_kafka
 from processes import environment, wait_until
 from scipy import stats
-from servers import Binary, find_server
+from servers import Binary, Missing, find_server
 
 from chaos.refused_calls import REFUSED
 from chaos.report import run_facts
@@ -46,15 +50,25 @@ from opic.store.keys import Keys
 
 HOSTS = 200
 LINKS = 8
+PARTITIONS = 2
+CHURN_AN_HOUR = 0.05  # Share of the pages that go, and as many come.
+FARMS, FARM_PAGES = 20, 5  # Hosts of a farm, and pages of each, which all link to one page.
+TRAP_LINKS = 8  # New pages that each page of the trap links to.
+HOST_PAGES_MIN = 100
+HOST_SHARE = 4  # A host may have this many times the pages that the others have on average.
+STATUSES, STATUS_WEIGHTS = [200, 500, 503, 0, 404], [0.65, 0.13, 0.1, 0.1, 0.02]
 EVENTS_A_CALL = 20
+TOPIC = {"retention.bytes": str(32 << 20), "segment.bytes": str(8 << 20)}  # A partition: else its disk only grows.
 SAMPLE_SECONDS = 10.0
 WARM_UP_SHARE = 0.25
 LATE_SHARE = 2 / 3
 LATENCIES_MAX = 100_000
 CALL_SECONDS_MAX = 60.0
 # Seconds between two of each.
-NEXT_SECONDS, QUESTION_SECONDS, REFUSAL_SECONDS = 0.25, 0.05, 3.0
+NEXT_SECONDS, QUESTION_SECONDS, REFUSAL_SECONDS, DECEIT_SECONDS = 0.25, 0.05, 3.0, 1.0
 FORGET_SECONDS, DEFINE_SECONDS, BACKUP_SECONDS = 15.0, 30.0, 300.0
+SEEDS_A_CALL = 1_000
+LAG_SECONDS_MAX = 300.0
 
 
 class Load:
@@ -62,7 +76,8 @@ class Load:
 
     def __init__(self, urls: list[str], pages: int, seed: int, keyed: float) -> None:
         self.urls, self.seed, self.keyed = urls, seed, keyed
-        self.pages = [f"http://h{number % HOSTS}.example/{number}" for number in range(pages)]
+        self.pages = [page_of(number) for number in range(pages)]
+        self._numbers, self._deep = itertools.count(pages), itertools.count()
         self.statuses: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.seconds: dict[str, list[float]] = defaultdict(list)
@@ -104,10 +119,10 @@ class Load:
     # What callers do.
 
     def report(self, client: httpx.Client, rng: random.Random) -> None:
-        """Events of pages read again, some failed or gone; a share of the calls is sent twice under one key."""
+        """Events of pages, a third of them of failed fetches; a share of the calls is sent twice under one key."""
         events: list[dict[str, Any]] = []
         for page in rng.sample(self.pages, EVENTS_A_CALL):
-            status = rng.choices([200, 500, 404], [0.93, 0.05, 0.02])[0]
+            status = rng.choices(STATUSES, STATUS_WEIGHTS)[0]
             links = rng.sample(self.pages, LINKS) if status == 200 else []
             events.append({"url": page, "status": status, "links": links})
         keyed = {"Idempotency-Key": f"{rng.getrandbits(64):x}"} if rng.random() < self.keyed else {}
@@ -147,6 +162,25 @@ class Load:
         one = rng.choice(REFUSED)
         self.call(client, "refused", one.method, one.path, one.wanted, **one.given)
 
+    def churn(self, client: httpx.Client, rng: random.Random) -> None:
+        """A page goes for good, and another comes: their number stays the same."""
+        at = rng.randrange(len(self.pages))
+        old, self.pages[at] = self.pages[at], page_of(next(self._numbers))
+        self.call(client, "events", "POST", "/v1/events", {202}, json={"url": old, "status": 404})
+        self.call(client, "forget a page", "DELETE", "/v1/pages", {200}, params={"url": old})
+        self.call(client, "seeds", "POST", "/v1/seeds", {200}, json={"urls": [self.pages[at]]})
+
+    def deceive(self, client: httpx.Client, rng: random.Random) -> None:
+        """Pages of a link farm, and a page of a site that makes up links for ever."""
+        farm = [f"http://farm{rng.randrange(FARMS)}.test/{rng.randrange(FARM_PAGES)}" for _ in range(LINKS)]
+        deep = next(self._deep)
+        trap = [f"http://trap.test/calendar/{deep * TRAP_LINKS + number + 1}" for number in range(TRAP_LINKS)]
+        events = [
+            {"url": farm[0], "links": ["http://boosted.test/", *farm[1:]]},
+            {"url": f"http://trap.test/calendar/{deep}", "links": trap},
+        ]
+        self.call(client, "events", "POST", "/v1/events", {202}, json=events)
+
     def forget(self, client: httpx.Client, rng: random.Random) -> None:
         """Forget a host's pages; links of other pages make them known again."""
         self.call(client, "forget", "DELETE", "/v1/pages", {200}, params={"host": f"h{rng.randrange(HOSTS)}.example"})
@@ -164,6 +198,11 @@ class Load:
         path = {"classes": "/v1/classes", "rules": "/v1/rules", "hosts": "/v1/politeness"}[next(iter(none))]
         for body in (some, none):
             self.call(client, "define", "PUT", path, {200}, json=body)
+
+
+def page_of(number: int) -> str:
+    """Return the URL of a page, by its number."""
+    return f"http://h{number % HOSTS}.example/{number}"
 
 
 class Samples:
@@ -235,22 +274,47 @@ def backups(url: str, folder: Path, load: Load, done: threading.Event) -> Iterat
         shutil.rmtree(folder / str(number - 1), ignore_errors=True)
 
 
-@contextmanager
-def world(directory: Path) -> Iterator[tuple[ShippedServer, Settings, WorkerProcess, list[Endpoint]]]:
-    """A store, a worker and two endpoints."""
-    binary = find_server("valkey")
+@dataclass
+class World:
+    """What runs."""
+
+    server: ShippedServer
+    kafka: Kafka
+    settings: Settings
+    worker: WorkerProcess
+    endpoints: list[Endpoint]
+
+
+def installed(binary: Binary | Missing) -> Binary:
+    """Return a server's program; without it there is no soak."""
     assert isinstance(binary, Binary), binary.reason
+    return binary
+
+
+@contextmanager
+def world(directory: Path, pages: int) -> Iterator[World]:
+    """Start a store, Kafka, a worker and two endpoints."""
     with ExitStack() as stack:
-        server = stack.enter_context(ShippedServer(binary))
-        url = f"unix://opic:{PASSWORD}@{server.socket_path}"
-        settings = Settings.load(store=url, crawl="soak", shards=1, host_delay_seconds=0.05, revisit_seconds=5)
+        server = stack.enter_context(ShippedServer(installed(find_server("valkey"))))
+        kafka = stack.enter_context(Kafka(installed(find_kafka())))
+        topic = Topic(kafka, PARTITIONS, "soak", config=TOPIC)
+        settings = Settings.load(
+            kafka_bootstrap=kafka.bootstrap,
+            kafka_topic=topic.name,
+            crawl="soak",
+            shards=1,
+            store=f"unix://opic:{PASSWORD}@{server.socket_path}",
+            host_delay_seconds=0.05,
+            revisit_seconds=5,
+            max_pages_per_host=max(HOST_SHARE * pages // HOSTS, HOST_PAGES_MIN),
+        )
         worker = WorkerProcess(settings, directory / "worker.log")
         stack.callback(end, worker.process)
         endpoints = [Endpoint(settings, directory / f"endpoint-{number}.log") for number in range(2)]
         for endpoint in endpoints:
             stack.callback(endpoint.end)
             endpoint.start()
-        yield server, settings, worker, endpoints
+        yield World(server, kafka, settings, worker, endpoints)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -263,29 +327,33 @@ def end(process: subprocess.Popen[bytes]) -> None:
 def soak(directory: Path, minutes: float, pages: int, events: float, seed: int, keyed: float) -> dict[str, Any]:
     """Run the load; return the slopes, the counts of calls, and what was wrong."""
     samples, done = Samples(), threading.Event()
-    with world(directory) as (server, settings, worker, endpoints):
+    with world(directory, pages) as running:
+        endpoints = running.endpoints
         load = Load([endpoint.url for endpoint in endpoints], pages, seed, keyed)
         with httpx.Client(base_url=load.urls[0], timeout=CALL_SECONDS_MAX) as client:
-            for at in range(0, pages, 1_000):
-                load.call(client, "seeds", "POST", "/v1/seeds", {200}, json={"urls": load.pages[at : at + 1_000]})
-        wrong_backups = threading.Thread(
-            target=lambda: load.wrong.extend(backups(settings.store or "", directory, load, done))
-        )
-        wrong_backups.start()
-        pids = {"store": server.pid, "worker": worker.process.pid}
+            for at in range(0, pages, SEEDS_A_CALL):
+                urls = load.pages[at : at + SEEDS_A_CALL]
+                load.call(client, "seeds", "POST", "/v1/seeds", {200}, json={"urls": urls})
+        print(time.strftime("%H:%M:%S"), f"{pages:,} pages are known", flush=True)
+        store_url = running.settings.store or ""
+        backing_up = threading.Thread(target=lambda: load.wrong.extend(backups(store_url, directory, load, done)))
+        backing_up.start()
+        pids = {"store": running.server.pid, "kafka": running.kafka.pid, "worker": running.worker.process.pid}
         pids |= {f"endpoint {n}": one.process.pid for n, one in enumerate(endpoints) if one.process is not None}
-        folders = {"store": server.directory}
+        folders = {"store": running.server.directory, "kafka": running.kafka.directory}
         for name, seconds, act in (
             ("events", EVENTS_A_CALL / events, load.report),
             ("next", NEXT_SECONDS, load.fetch),
             ("question", QUESTION_SECONDS, load.ask),
             ("refusal", REFUSAL_SECONDS, load.refuse),
+            ("churn", 3600 / (CHURN_AN_HOUR * pages), load.churn),
+            ("deceit", DECEIT_SECONDS, load.deceive),
             ("forget", FORGET_SECONDS, load.forget),
             ("define", DEFINE_SECONDS, load.define),
         ):
             load.every(name, seconds, act)
         until = time.monotonic() + 60 * minutes
-        with redis.Redis.from_url(server.url) as store:
+        with redis.Redis.from_url(running.server.url) as store:
             while (left := until - time.monotonic()) > 0:
                 time.sleep(min(SAMPLE_SECONDS, left))
                 samples.take(pids, folders, store, load)
@@ -297,21 +365,40 @@ def soak(directory: Path, minutes: float, pages: int, events: float, seed: int, 
                     )
         done.set()
         load.end()
-        wrong_backups.join()
+        backing_up.join()
         with httpx.Client(base_url=load.urls[0], timeout=CALL_SECONDS_MAX) as client:
-            wait_until(lambda: client.get("/v1/stats").json()["lag"] == 0)
-            audit = client.get("/v1/audit").json()
+            wait_until(lambda: client.get("/v1/stats").json()["lag"] == 0, LAG_SECONDS_MAX)
+            audit, stats_told = client.get("/v1/audit").json(), client.get("/v1/stats").json()
         if audit["conserved"] is not True:
             load.wrong.append(f"audit: {audit}")
-        return {"slopes": samples.slopes(), "calls": dict(sorted(load.statuses.items())), "wrong": load.wrong}
+        verified = told_by_verify(running.settings)
+        if verified["returncode"]:
+            load.wrong.append(f"verify: {verified['said']}")
+        return {
+            "slopes": samples.slopes(),
+            "calls": dict(sorted(load.statuses.items())),
+            "stats": stats_told,
+            "audit": {name: audit[name] for name in ("minted", "pages", "virtual", "in_flight", "conserved")},
+            "verify": verified["said"],
+            "wrong": load.wrong,
+        }
+
+
+def told_by_verify(settings: Settings) -> dict[str, Any]:
+    """Hold exact importance to PageRank computed by another way, with `opic verify`."""
+    command = [sys.executable, "-m", "opic.cli.main", "verify", "--json"]
+    told = subprocess.run(
+        command, env=environment() | settings.environment(), capture_output=True, text=True, check=False
+    )
+    return {"returncode": told.returncode, "said": (told.stdout if told.returncode in (0, 1) else told.stderr).strip()}
 
 
 def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=120.0)
-    parser.add_argument("--pages", type=int, default=20_000, help="of the crawl; its size stays the same")
-    parser.add_argument("--events", type=float, default=200.0, help="events a second")
+    parser.add_argument("--pages", type=int, default=1_000_000, help="of the crawl; its size stays the same")
+    parser.add_argument("--events", type=float, default=100.0, help="events a second")
     parser.add_argument("--keyed", type=float, default=0.1, help="share of the calls that have an Idempotency-Key")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--result", type=Path, help="write the figures there, as JSON")
