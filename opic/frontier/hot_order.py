@@ -14,7 +14,7 @@ from opic.arrays import Bools, Float64s, Int32s, Int64s, Uint8s
 from opic.frontier import page_counts
 from opic.frontier.host_pages import HostPages
 from opic.frontier.key_blocks import BLOCK_BITS, KeyBlocks
-from opic.frontier.page_counts import IS_TIMED, LEASED, RETRY, PageCounts
+from opic.frontier.page_counts import IS_OFFERED, IS_TIMED, LEASED, RETRY, PageCounts
 from opic.frontier.page_keys import GREEDY, NOWHERE, STRATEGIES, Order, OrderColumns, keys_of, times_priority
 from opic.frontier.timers import SparseTimes, Timers
 from opic.model.cash import CLASS_BITS
@@ -79,8 +79,16 @@ class HotOrder:
     # Keys.
 
     def keys(self, ids: Int64s, order: Order | None = None) -> tuple[Float64s, Bools]:
-        """Return the keys of pages by an order, the strategy if None; see `opic.frontier.page_keys.keys_of`."""
-        return keys_of(order or self.strategy, self.columns, self._credits, ids)
+        """Return the keys of pages by an order, the strategy if None, NOWHERE for held ones; see `keys_of`.
+
+        Pages that changed since the last `settle` have their former codes.
+        """
+        return keys_of(order or self.strategy, self.columns, self.counts.code[ids], ids)
+
+    def keys_when_free(self, ids: Int64s) -> tuple[Float64s, Bools]:
+        """Return the keys by the strategy that pages have now, or will have once nothing holds them."""
+        codes, _ = page_counts.codes_of(self.columns, self._credits, ids)
+        return keys_of(self.strategy, self.columns, codes, ids)
 
     def index(self, order: Order) -> KeyBlocks:
         """Return the index by an order of these pages, made on first use."""
@@ -165,26 +173,16 @@ class HotOrder:
 
     def _classify(self, ids: Int64s) -> None:
         """Count distinct pages anew, by what holds them back."""
-        state, where = self.columns.state[ids], self.where[ids]
-        self._classes[state & CLASS_BITS] = True
-        codes = page_counts.CODE_OF_STATE[state]
-        offered = codes >> 1 == page_counts.FREE
-        for kind, mask_of in page_counts.MASKS:
-            if (mask := mask_of(self.columns, ids)) is not None:
-                masked = np.flatnonzero(mask & offered)
-                codes[masked] = 2 * kind + (codes[masked] & 1)
+        self._classes[self.columns.state[ids] & CLASS_BITS] = True
+        codes, cash = page_counts.codes_of(self.columns, self._credits, ids)
+        where = self.where[ids]
         positions = np.flatnonzero(where)
         kinds = where[positions]
         # A leased page counts in any state, because its event may bring new pages.
-        kept = (codes[positions] >> 1 == page_counts.FREE) | (kinds == page_counts.LEASED)
+        kept = IS_OFFERED[codes[positions] >> 1] | (kinds == LEASED)
         codes[positions[kept]] = 2 * kinds[kept] + (codes[positions[kept]] & 1)
-        cash = self.columns.v[ids] + self._credits[state & CLASS_BITS]
-        poor = np.flatnonzero(cash <= 0)
-        free = codes[poor] >> 1 == page_counts.FREE
-        spent = poor[free & ((cash[poor] == 0) | (codes[poor] & 1 == 0))]  # Offered only with cash, or if it owes.
-        codes[spent] = 2 * page_counts.SPENT + (codes[spent] & 1)
         self.counts.put(ids, codes, self.columns.host[ids])
-        fickle = ids[poor[free]]
+        fickle = ids[(cash <= 0) & IS_OFFERED[codes >> 1]]
         if len(fickle):
             self._fickle.append(fickle)
             self._fickle_count += len(fickle)

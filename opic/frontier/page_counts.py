@@ -23,6 +23,7 @@ LEASED, RETRY, SPENT = (
 )
 MASKS: Final = [(number, row.mask) for number, row in KINDS.items() if row.mask is not None]
 TIMES: Final = [(number, row.until) for number, row in KINDS.items() if row.until is not None]
+IS_OFFERED: Final = np.isin(np.arange(CODES // 2), [FREE, SPENT])  # By all orders, or by those without cash.
 IS_TIMED: Final = np.isin(np.arange(CODES // 2), [number for number, _ in TIMES])
 WORDS: Final = {word: [number for number, row in KINDS.items() if row.word == word] for word in words()}
 FOR_GOOD: Final = {row.word for row in HINDRANCES if row.for_good}
@@ -65,10 +66,27 @@ def due(columns: Any, ids: Int64s) -> Due | None:
     return latest
 
 
-def shut(columns: Any, ids: Int64s) -> Bools | None:
-    """Return a mask of the pages that some mask keeps from being offered; None if there are none."""
-    masks = [mask for _, mask_of in MASKS if (mask := mask_of(columns, ids)) is not None]
-    return np.logical_or.reduce(masks) if masks else None
+def codes_of(columns: Any, credits: Int64s, ids: Int64s) -> tuple[Uint8s, Int64s]:
+    """Return the codes that pages have when nothing holds them, (n,), and their cash in grains, (n,).
+
+    Args:
+        columns: of the shard, see `opic.frontier.page_keys.OrderColumns`.
+        credits: the credit of each class, (8,).
+        ids: the pages.
+    """
+    state = columns.state[ids]
+    codes = CODE_OF_STATE[state]
+    free = codes >> 1 == FREE
+    for kind, mask_of in MASKS:
+        if (mask := mask_of(columns, ids)) is not None:
+            masked = np.flatnonzero(mask & free)
+            codes[masked] = 2 * kind + (codes[masked] & 1)
+    cash = columns.v[ids] + credits[state & CLASS_BITS]
+    poor = np.flatnonzero(cash <= 0)
+    read = codes[poor] & 1
+    spent = poor[(codes[poor] >> 1 == FREE) & ((cash[poor] == 0) | (read == 0))]  # A read page that owes is offered.
+    codes[spent] = 2 * SPENT + (codes[spent] & 1)
+    return codes, cash
 
 
 def total(counts: Int64s, word: str) -> int:

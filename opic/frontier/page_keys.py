@@ -14,7 +14,7 @@ from opic.frontier import page_counts
 from opic.model.cash import CLASS_BITS, Flag
 
 GREEDY, RANDOM, CYCLE = "greedy", "random", "cycle"
-OFFERED_BITS: Final = Flag.KNOWN | Flag.GONE | Flag.EXCLUDED
+OFFERED_BITS: Final = Flag.KNOWN | Flag.GONE | Flag.EXCLUDED  # KNOWN alone of a page that may be offered.
 NOWHERE: Final = -np.inf  # The key of a page that is not in an order.
 NEVER_READ: Final = 2.0**53  # The key of pages never read in the order Cycle. Times in microseconds are far below it.
 KEY_BITS: Final = 62  # Of a random key.
@@ -142,27 +142,21 @@ class ByAge(AtRandom):
 STRATEGIES: Final = {GREEDY: ByCash, RANDOM: AtRandom, CYCLE: ByAge}
 
 
-def keys_of(order: Order, columns: OrderColumns, credits: Int64s, ids: Int64s) -> tuple[Float64s, Bools]:
+def keys_of(order: Order, columns: OrderColumns, codes: Uint8s, ids: Int64s) -> tuple[Float64s, Bools]:
     """Return the keys of pages times priorities, NOWHERE for pages not to be offered, and a mask of the read ones.
 
     Args:
         order: of the shard.
         columns: of the shard.
-        credits: the credit of each class, (8,).
+        codes: of the pages; see `opic.frontier.page_counts`.
         ids: the pages.
     """
-    state = columns.state[ids]
-    read = (state & Flag.OPEN) != 0
-    fit = (state & OFFERED_BITS) == Flag.KNOWN
-    if order.with_cash:
-        cash = columns.v[ids] + credits[state & CLASS_BITS]
-        fit &= (cash > 0) | read & (cash != 0)
-    if (shut := page_counts.shut(columns, ids)) is not None:
-        fit &= ~shut
+    kinds = codes >> 1
+    fit = kinds == page_counts.FREE if order.with_cash else page_counts.IS_OFFERED[kinds]
     keys = order.keys(ids)
     if order.prioritised and (priority := columns.priority(ids)) is not None:
         keys = times_priority(keys, priority)
-    return np.where(fit, keys, NOWHERE), read
+    return np.where(fit, keys, NOWHERE), (codes & 1).astype(np.bool_)
 
 
 def times_priority(keys: Float64s, priority: Float64s | float) -> Float64s:

@@ -65,7 +65,7 @@ class PagesAhead:
         for shard in set(some.shards.tolist()):
             positions = np.flatnonzero(some.shards == shard)
             order, ids, hosts = orders[shard], some.ids[positions], some.hosts[positions]
-            keys, read = order.keys(ids)
+            keys, read = order.keys_when_free(ids)
             free[positions] = (order.where[ids] == UNHELD) & (order.host_free[hosts] <= order.now) & (keys > NOWHERE)
             if len(sides) == 1:
                 free[positions] &= read == sides[0]

@@ -211,7 +211,7 @@ def near_of(order: HotOrder, ids: Int64s | None, nearness: int) -> Int64s:
 
 def _soonest(order: HotOrder, ids: Int64s, mode: str) -> float:
     """Return when the first of these pages that match the mode becomes free; infinity if none matches."""
-    keys, read = order.keys(ids)
+    keys, read = order.keys_when_free(ids)
     hosts = order.columns.host[ids]
     wanted = (keys > NOWHERE) & (order.mark[hosts] != order.tick)
     if mode != "any":

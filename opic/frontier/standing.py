@@ -12,6 +12,7 @@ from opic.arrays import Bools, Int64s
 from opic.frontier.crawl_orders import RankedOrder
 from opic.frontier.held_pages import host_politeness_of, ids_of, read_sets
 from opic.frontier.hot_shard import ShardColumns
+from opic.frontier.page_counts import codes_of
 from opic.frontier.page_keys import NOWHERE, STRATEGIES, keys_of
 from opic.frontier.requests import FrontierTerms, PolitenessSettings
 from opic.frontier.revisit import RevisitTerms
@@ -257,7 +258,7 @@ def place_in_order(
             credits = columns.credits()
             strategy = STRATEGIES[terms.strategy](columns, credits, terms.discovery)
             order = of_shard.order(columns) if of_shard else strategy
-            page_keys, read = keys_of(order, columns, credits, every)
+            page_keys, read = keys_of(order, columns, codes_of(columns, credits, every)[0], every)
             keys.append(page_keys)
             reads.append(read)
     mine = keys[shard_page[0]][shard_page[1]]
