@@ -284,7 +284,7 @@ class ShardWriter:
             raise FenceMoved(f"another worker appended in between: {reply[0]!r}")
         self._next |= sent.batch.offsets
         self._known |= sent.batch.offsets
-        self._steps.confirm()
+        self._steps.known_since.confirm()
         for item in sent.batch.inputs:
             item.events = None  # They are not needed again, and those of a whole poll would take much memory.
         if sent.trim is not None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgpack
 
-from opic.model.books import Books
+from opic.model.books import BOOK_FIELDS, BY_CLASS, Books, numbers_of
 from opic.model.cash import DAY_US, MILLION
 from opic.model.events import KeptLimits, page_of
 from opic.model.transfer import is_own
@@ -39,6 +39,7 @@ class Step:
     def of(cls, batch: Batch, seconds: float, round_trips: int) -> "Step":
         """Describe the append of a batch."""
         events = [event for event, repeat in zip(batch.events, batch.repeats, strict=True) if not repeat]
+        numbers = [item.number for item in batch.items if not is_own(item.partition)]
         return cls(
             seconds,
             len(batch.events),
@@ -48,9 +49,9 @@ class Step:
             sum(event.links_left_out for event in events),
             sum(batch.named.refused.values()),
             [name for event in events for name in event.unknown],
-            _refused(batch),
-            sum(not item.number for item in batch.items if not is_own(item.partition)),
-            sum(not is_own(item.partition) for item in batch.items),
+            _refused(batch) if batch.letters else (),
+            numbers.count(0),
+            len(numbers),
         )
 
 
@@ -59,7 +60,7 @@ class StepCalls:
 
     def __init__(self, keys: Keys, kept: KeptLimits, shards: int) -> None:
         """Make no call yet. The shard has its part of the limits of what a crawl of `shards` shards keeps."""
-        self._keys, self._known_since = keys, KnownSinceNotes()
+        self._keys, self.known_since = keys, KnownSinceNotes()
         self._kept = kept.letter_bytes_max // shards, kept.meta_bytes_max // shards
 
     def call_for(  # noqa: PLR0917 - the fields of the call
@@ -86,7 +87,7 @@ class StepCalls:
         advances = [text for name, end in batch.offsets.items() for text in (name, str(offsets[name]), str(end))]
         outboxes = [part for to, sent in batch.outboxes.items() for part in (str(to), str(sent[0]), *sent[1:])]
         senders, forgotten = _senders(batch), effect.forgotten.tolist()
-        since = self._known_since.entries(
+        since = self.known_since.entries(
             effect.books.time_us // MILLION, effect.first_page if len(effect.fingerprints) else None, effect.again
         )
         blob = {
@@ -113,16 +114,17 @@ class StepCalls:
         terms = head.lsn, head.digest, effect.lsn, effect.digest, record, retry_seconds, packed, waits_max
         return of_call("step", names, *terms, *self._kept)
 
-    def confirm(self) -> None:
-        """Note that the last step took effect."""
-        self._known_since.confirm()
-
 
 def _changed(before: Books, after: Books) -> list[str]:
     """Return the totals that change: field, text, .."""
-    old, new = before.flat(), after.flat()
-    totals = [text for name, n in new.items() if old.get(name) != n for text in (name, str(n))]
-    return totals + [text for name in old.keys() - new.keys() for text in (name, "0")]
+    totals = list[str]()
+    for name, old, new in zip(BOOK_FIELDS, numbers_of(before), numbers_of(after), strict=True):
+        if old != new and name in BY_CLASS:
+            for slot, (one, other) in enumerate(zip(old, new, strict=True)):
+                totals += (f"{name}_{slot}", str(other)) if one != other else ()
+        elif old != new:
+            totals += name, str(new)
+    return totals
 
 
 def _senders(batch: Batch) -> list[int | bytes]:
@@ -141,7 +143,7 @@ def _waits_asked(batch: Batch) -> list[float]:
     for event, repeat in zip(batch.events, batch.repeats, strict=True):
         if event.url and not repeat:
             number += 1
-            if event.failed and event.retry_after is not None:
+            if event.retry_after is not None and event.failed:
                 asked += (number, event.retry_after)
     return asked
 

@@ -401,11 +401,9 @@ class Writer:
         return replace(event, placed=placed)
 
     def _sweep(self, shard: int) -> int:
-        """Classify the next pages of a shard again, if its classes have changed; return how many records that took."""
+        """Classify the next pages of a shard again, whose classes have changed; return how many records that took."""
         store = self.stores[shard]
         classes = store.replica.classes
-        if not classes.version:
-            return 0
         records = next_records(classes, store.offsets([SWEEP])[SWEEP], store.replica.books.time_us)
         store.apply_inputs([Input(SWEEP, record) for record in records])
         return len(records)
@@ -445,7 +443,8 @@ class Writer:
         era = self._begin_era()
         for store in self.stores:  # Senders too: cached state is valid for one run of the server.
             store.check_run()
-        delivered = self._deliveries.deliver(wanted, self._deliveries.sent(), era) + sum(map(self._sweep, wanted))
+        delivered = self._deliveries.deliver(wanted, self._deliveries.sent(), era)
+        delivered += sum(self._sweep(shard) for shard in wanted if self.stores[shard].replica.classes.version)
         if 0 not in wanted:
             return delivered
         # The books of the shards are not read at one instant. That shifts what is decided, but loses no grain.

@@ -437,3 +437,4 @@ BOOK_FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Books))
 LAST: Final = "elsewhere"  # Left out where it is 0, as in a crawl that was never moved.
 SCALARS = tuple(name for name in BOOK_FIELDS if name not in BY_CLASS)
 _scalars_of = attrgetter(*SCALARS)
+numbers_of = attrgetter(*BOOK_FIELDS)

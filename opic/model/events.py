@@ -197,14 +197,12 @@ class CheckedEvent:
         return self.outcome is Outcome.FAILED
 
     @property
-    def unread(self) -> bool:
-        """Tell whether it counts among the failures in a row: names of a page may redirect to each other for ever."""
-        return self.outcome in (Outcome.FAILED, Outcome.ALIAS)
-
-    @property
     def failures(self) -> int:
-        """What it says of the failures in a row of a page; see `opic.model.page_notes.failures_after`."""
-        return (GIVEN_UP if self.give_up else 1) if self.unread else 0
+        """What it says of the failures in a row of a page; see `opic.model.page_notes.failures_after`.
+
+        An alias counts among them: names of a page may redirect to each other for ever.
+        """
+        return (GIVEN_UP if self.give_up else 1) if self.outcome in (Outcome.FAILED, Outcome.ALIAS) else 0
 
     @property
     def stands_alone(self) -> bool:

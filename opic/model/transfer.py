@@ -6,6 +6,7 @@ and the other shard takes it as a record of its log (docs/decisions/0009). Depos
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from hashlib import blake2b
 from typing import Final
 
@@ -84,6 +85,7 @@ class Transfer:
             raise StoreError(f"an entry of an outbox is damaged: {error}; restore a backup") from error
 
 
+@cache
 def source_of(shard: int) -> str:
     """Return the name of the partition of what a shard sent. Partitions of topics have no colon in their names."""
     return f"shard:{shard}"

@@ -21,7 +21,7 @@ from opic.model.classes import WeightClasses
 from opic.model.events import CheckedEvent, Outcome
 from opic.model.series import ENTRY_ROUNDS, ENTRY_US, Entry
 from opic.model.transfer import NO_NUMBERS, Transfer
-from opic.replica.batch_page import Amounts, BatchPage, batch_pages
+from opic.replica.batch_page import NO_AMOUNTS, Amounts, BatchPage, batch_pages
 from opic.replica.effect import NO_DIGEST, Effect, entry_digest, links_digest, pack_bits
 from opic.replica.inputs import Input, Item
 from opic.replica.note_changes import host_changes, note_changes
@@ -101,13 +101,13 @@ class Batch:
         self.entries: list[Entry] = []
         self.grants, self.placed = 0, b""  # Grains granted to every page of the other shards; classes for them.
         self.taken: dict[int, bytes] = {}
-        self.moved, self.inflow = Amounts(), Amounts()  # By other ways than reads.
+        self.moved, self.inflow = list[Amounts](), list[Amounts]()  # By other ways than reads.
         # One tuple per read: READ_COLUMNS, its event, its relation to the read before.
         self.reads: list[tuple[int, int, int, int, int, int, int, int]] = []
         self.far_sent: list[Int64s] = []  # Per read: the remote pages that it links to,
         # and what each of them is owed: grains, fetch time, nearness, the domain it comes from; then their number.
         self.far_owed: list[tuple[int, int, int, int, int]] = []
-        self.trust = TrustChanges.of(self.replica, self.context.keep_links)
+        self.trust = TrustChanges(self.replica, self.context.keep_links)
         self.named = PageLookup(self.context, self.events, self.repeats)
         self.notes = note_changes(self.replica.columns, self.named, self.events)
         self.metas: dict[int, bytes] = {}
@@ -217,9 +217,10 @@ class Batch:
             books.exclusions += 1
         else:
             books.failures += 1
-        self.fetches += (page.id, int(event.failed), time_us / MILLION)
+        failed = int(outcome is Outcome.FAILED)
+        self.fetches += (page.id, failed, time_us / MILLION)
         if outcome is not READ:
-            self.unread.append((page.id, int(event.failed)))
+            self.unread.append((page.id, failed))
 
     def _decide(self, item: Item, event: CheckedEvent, index: int) -> None:
         """Process a record that is not a crawl event."""
@@ -327,7 +328,8 @@ class Batch:
             books.open_cash += share * self.open_links[index]
             for child in hits:
                 self._deposit(child, share)
-        books.refuse(share * refused, abs(share) * refused)
+        if refused:
+            books.refuse(share * refused, abs(share) * refused)
         if len(far):
             nearness = self.notes.to_links["nearness"]
             self._send(page, far, share, at_us, nearness[index] if nearness else 0)
@@ -382,13 +384,15 @@ class Batch:
         grains, inflow, at_us = transfer.grains[order], transfer.inflow[order], transfer.at_us[order]
         if transfer.classes:
             self.states.set_classes(WeightClasses.unpack(transfer.classes))
-        books.grant_all(transfer.grant)
+        if transfer.grant:
+            books.grant_all(transfer.grant)
         start, end = self.named.edges[index], self.named.edges[index + 1]
         pages = self.named.links[start:end]
         self.states.know(index, self.named.new_by_event[index])
         books.net -= int(transfer.grains.sum())
-        refused = np.delete(transfer.grains, order)
-        books.refuse(int(refused.sum()), int(np.abs(refused).sum()))
+        if len(order) < len(transfer.grains):
+            refused = np.delete(transfer.grains, order)
+            books.refuse(int(refused.sum()), int(np.abs(refused).sum()))
         still = self.still[start:end]
         open_ = still & ((self.link_states[start:end] & OPEN) != 0)
         books.open_cash += int(grains[open_].sum())
@@ -397,10 +401,10 @@ class Batch:
             if page.state & GONE and at_us[position] >= page.gone_until_us:
                 self.states.come_back(page)
             self._deposit(page, amount)
-        self.moved.add(pages, grains)
+        self.moved.append((pages, grains))
         across = inflow != 0
         if self.rules.inflow and across.any():
-            self.inflow.add(pages[across], inflow[across])
+            self.inflow.append((pages[across], inflow[across]))
 
     # The result.
 
@@ -408,9 +412,10 @@ class Batch:
         """Build the effect."""
         replica, named = self.replica, self.named
         reads = list(zip(*self.reads, strict=True)) if self.reads else [()] * 8
-        outboxes = self._fill_outboxes()
-        moved_page, moved = self.moved.columns()
-        inflow_page, inflow = self.inflow.columns()
+        if self.far_owed or self.grants or self.placed:
+            self._fill_outboxes()
+        moved_page, moved = map(np.concatenate, zip(NO_AMOUNTS, *self.moved, strict=True))
+        inflow_page, inflow = map(np.concatenate, zip(NO_AMOUNTS, *self.inflow, strict=True))
         self.effect = Effect(
             lsn=replica.head.lsn + 1,
             previous=replica.head.digest,
@@ -422,15 +427,17 @@ class Batch:
             hosts=named.new_hosts.astype(np.uint32),
             urls=named.new_urls,
             host_names=named.host_names,
-            moved_page=moved_page,
+            moved_page=moved_page.astype(np.uint32),
             moved=moved,
-            inflow_page=inflow_page,
+            inflow_page=inflow_page.astype(np.uint32),
             inflow=inflow,
             fetched_page=np.array([page for page, _ in self.unread], np.uint32),
             failed=np.array([failed for _, failed in self.unread], np.uint8),
             entries=self.entries,
             offsets=self.offsets,
-            sent={to: (number + 1, entry_digest(before, entry)) for to, (number, before, entry) in outboxes.items()},
+            sent={
+                to: (number + 1, entry_digest(before, entry)) for to, (number, before, entry) in self.outboxes.items()
+            },
             taken=self.taken,
             calls=self.calls,
             metas=self.metas,
@@ -441,7 +448,8 @@ class Batch:
             **host_changes(replica, named, self.events, self.items),
             **self.trust.effect_fields(reads[6], named.far_links, self.context.far),
         )
-        self.trust.note_new_links(self.effect, reads[7], self.context.shown)
+        if self.trust.kept_from >= 0:
+            self.trust.note_new_links(self.effect, reads[7], self.context.shown)
 
     def _read_fields(self, reads: Sequence[Sequence[int]]) -> dict[str, Any]:
         """Return the fields of the effect about reads and their links, and which of these are from other domains."""
@@ -456,7 +464,7 @@ class Batch:
         packed = np.empty(0, np.uint8) if across is None else pack_bits(across)
         return {**fields, "links": links.astype(np.uint32), "across": packed}
 
-    def _fill_outboxes(self) -> dict[int, tuple[int, bytes, bytes]]:
+    def _fill_outboxes(self) -> None:
         """Turn the payments to other shards into outbox entries, and clear them from the table."""
         time_us = self.books.time_us
         transfers = self.context.far.paid(self.far_sent, self.far_owed, time_us, inflow=self.rules.inflow)
@@ -467,4 +475,3 @@ class Batch:
         for to, transfer in transfers.items():
             number, before = self.replica.sent.get(to, (0, NO_DIGEST))
             self.outboxes[to] = number, before, transfer.pack()
-        return self.outboxes

@@ -3,9 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Final
 
-import numpy as np
-
-from opic.arrays import Int64s, Uint32s
+from opic.arrays import Int64s
 from opic.model.cash import CLASS_BITS
 from opic.model.ledger_page import ColumnKind
 from opic.model.transfer import NO_NUMBERS
@@ -31,6 +29,8 @@ class BatchPage:
         return self.state & CLASS_BITS
 
 
+Amounts = tuple[Int64s, Int64s]  # Pages, and what each receives; a page may come several times.
+NO_AMOUNTS: Final[Amounts] = (NO_NUMBERS, NO_NUMBERS)
 NUMBERS: Final = tuple(column.name for column in fields(BatchPage)[1:])
 HISTORY: Final = {name for name in NUMBERS if BY_NAME[name].kind is ColumnKind.HISTORY}
 
@@ -43,19 +43,3 @@ def batch_pages(replica: Replica, ids: Int64s) -> dict[int, BatchPage]:
         for name in NUMBERS
     )
     return {page: BatchPage(page, *others) for page, *others in zip(ids.tolist(), *numbers, strict=True)}
-
-
-class Amounts:
-    """Amounts that pages receive, noted part by part; a page may come several times."""
-
-    def __init__(self) -> None:
-        self._pages, self._amounts = [NO_NUMBERS], [NO_NUMBERS]
-
-    def add(self, pages: Int64s, amounts: Int64s) -> None:
-        """Note the amounts of some pages, (n,) each."""
-        self._pages.append(pages)
-        self._amounts.append(amounts)
-
-    def columns(self) -> tuple[Uint32s, Int64s]:
-        """Return all pages and their amounts, (n,) each."""
-        return np.concatenate(self._pages).astype(np.uint32), np.concatenate(self._amounts)

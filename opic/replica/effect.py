@@ -16,7 +16,6 @@ from copy import copy
 from dataclasses import dataclass, field, fields
 from functools import partial
 from hashlib import blake2b
-from operator import attrgetter
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 
 from opic.arrays import Bools, Int64s, Uint8s, Uint16s, Uint32s, Uint64s
 from opic.errors import StoreDamaged
-from opic.model.books import BOOK_FIELDS, Books
+from opic.model.books import Books, numbers_of
 from opic.model.page_links import NO_LINKS, PageLinks
 from opic.model.series import Entry
 from opic.model.trust import pack_weights, unpack_weights
@@ -80,11 +79,10 @@ def pages_by_meta(metas: Mapping[int, bytes]) -> list[tuple[bytes, list[int]]]:
 
 
 FLAGS: Final = "?"  # Packed as their count, and eight in a byte.
-_numbers_of = attrgetter(*BOOK_FIELDS)
 ENTRIES: Final[Codec] = (list, lambda packed: [Entry(*numbers) for numbers in packed])
 # How fields are packed that are neither arrays nor plain values. What is false after packing is left out of a record.
 CODECS: Final[Mapping[str, Codec]] = {
-    "books": (lambda books: _numbers_of(books)[: None if books.elsewhere else -1], lambda numbers: Books(*numbers)),
+    "books": (lambda books: numbers_of(books)[: None if books.elsewhere else -1], lambda numbers: Books(*numbers)),
     "noted": (_pack_noted, _unpack_noted),
     "entries": ENTRIES,
     "metas": (pages_by_meta, lambda packed: {page: meta for meta, pages in packed for page in pages}),

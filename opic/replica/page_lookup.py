@@ -101,7 +101,8 @@ class PageLookup:
         pages = replica.find(context.fingerprints.hash_strings(to_forget)) if to_forget else np.empty(0, np.int64)
         self.forgotten, self.again = pages[pages >= 0], dict[int, str]()
         missing = np.flatnonzero(ids < 0)
-        self._note_forgotten(ids, raw)
+        if replica.books.forgotten:
+            self._note_forgotten(ids, raw)
         self.hits = len(raw) - len(missing)
         first_seen, self.refused = np.empty(0, np.int64), dict[int, int]()
         if len(missing) and context.shards > 1:
@@ -136,7 +137,8 @@ class PageLookup:
             good = [i for i in rewritten if urls[i] is not None]
             hashed[good] = context.fingerprints.hash_strings([urls[i] or "" for i in good])
             pages[good] = known = replica.index.find(hashed[good])
-            self._note_forgotten(known, [urls[i] or "" for i in good])
+            if replica.books.forgotten:
+                self._note_forgotten(known, [urls[i] or "" for i in good])
         unknown = np.flatnonzero(pages == UNKNOWN)
         if shards > 1 and len(unknown):
             named = [urls[i] or "" for i in unknown.tolist()]
@@ -181,11 +183,9 @@ class PageLookup:
 
     def _note_forgotten(self, ids: Int64s, urls: Sequence[str]) -> None:
         """Note the URLs of the pages that were forgotten, and are named again; -1 is no page."""
-        replica = self.context.replica
-        if replica.books.forgotten:
-            state = np.where(ids < 0, Flag.KNOWN, replica.columns.state[ids])
-            for i in np.flatnonzero((state & Flag.KNOWN) == 0).tolist():
-                self.again[int(ids[i])] = urls[i]
+        state = np.where(ids < 0, Flag.KNOWN, self.context.replica.columns.state[ids])
+        for i in np.flatnonzero((state & Flag.KNOWN) == 0).tolist():
+            self.again[int(ids[i])] = urls[i]
 
     def _gather(self, events: Sequence[CheckedEvent], repeats: Sequence[bool]) -> None:
         """Split the ids into pages, seeds, links and deposits; remove repeated links and links of a page to itself."""

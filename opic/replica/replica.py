@@ -119,7 +119,10 @@ class Replica:
             effect: its `previous` must be the digest of this replica's head; the caller checks this.
             keep: return the state that `undo` needs.
         """
-        before = self._before() if keep else None
+        before = None
+        if keep:
+            replaced = {name: getattr(self, name) for name in REPLACED}
+            before = Before(Undo(), replaced, self.histories.count, self.histories.slot_count, len(self.hosts.names))
         self.hosts.append(effect.host_names)
         self._add_pages(effect)
         self.change_pages(effect, before.undo if before else None)
@@ -153,9 +156,9 @@ class Replica:
         self.books, self.head = copy(effect.books), effect.head
         if effect.entries:  # Builds a new list, so that readers of the old one are not affected.
             self.series = [*self.series, *effect.entries][-ENTRIES_MAX:]
-        count = effect.books.round_count
-        if count.clock > (self.round_counts[-1].clock if self.round_counts else 0):
-            new = [Entry(effect.books.time_us, count.rounds, count.clock)]
+        books = effect.books
+        if books.counted_clock > (self.round_counts[-1].clock if self.round_counts else 0):
+            new = [Entry(books.time_us, books.counted_rounds, books.counted_clock)]
             self.round_counts = [*self.round_counts, *new][-ENTRIES_MAX:]
         if effect.classes is not None:
             self.classes = WeightClasses.unpack(effect.classes)
@@ -166,10 +169,6 @@ class Replica:
             self.keeping = Keeping(since, effect.by_setting)
             self.trust = {page: weight for page, weight in {**(self.trust or {}), **effect.trusted}.items() if weight}
         self.sent, self.taken = {**self.sent, **effect.sent}, {**self.taken, **effect.taken}
-
-    def _before(self) -> Before:
-        replaced = {name: getattr(self, name) for name in REPLACED}
-        return Before(Undo(), replaced, self.histories.count, self.histories.slot_count, len(self.hosts))
 
     def undo(self, before: Before) -> None:
         """Undo the last effect, which was applied with `keep`."""

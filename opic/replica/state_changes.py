@@ -23,7 +23,12 @@ class StateChanges:
     """The changes of one batch."""
 
     def __init__(
-        self, context: Context, named: PageLookup, books: Books, batch_pages: Mapping[int, BatchPage], moved: Amounts
+        self,
+        context: Context,
+        named: PageLookup,
+        books: Books,
+        batch_pages: Mapping[int, BatchPage],
+        moved: list[Amounts],
     ) -> None:
         """Start a batch.
 
@@ -82,7 +87,7 @@ class StateChanges:
         if not self._rules.continuous:
             books.pool -= books.credit_of(slot) * len(pages)
         elif books.credit:
-            self._moved.add(np.array(pages, np.int64), np.full(len(pages), -books.credit))
+            self._moved.append((np.array(pages, np.int64), np.full(len(pages), -books.credit)))
             for page in objects:
                 page.v -= books.credit
 
@@ -106,7 +111,7 @@ class StateChanges:
         books.gone += 1
         if self._rules.continuous:
             books.pool += cash
-            self._moved.add(np.array([page.id], np.int64), np.array([-page.v], np.int64))
+            self._moved.append((np.array([page.id], np.int64), np.array([-page.v], np.int64)))
             page.v = 0
         else:
             books.pool += books.credit_of(slot)

@@ -20,25 +20,15 @@ from opic.replica.shown_links import ShownLinks
 class TrustChanges:
     """The changes of one batch. The links of its reads from number `kept_from` on are kept; -1 keeps none."""
 
-    def __init__(self, *, keeps: bool, by_setting: bool = False, wanted: bool | None = None) -> None:
-        """Start a batch.
-
-        Args:
-            keeps: whether the shard keeps links already,
-            by_setting: and does so only because a writer was told to.
-            wanted: what the writer was told; None changes nothing.
-        """
+    def __init__(self, replica: Replica, wanted: bool | None) -> None:
+        """Start a batch on a replica; `wanted` is what the writer was told, None changes nothing."""
+        keeps, by_setting = replica.trust is not None, replica.keeping.by_setting
         begins, self.ends = bool(wanted) and not keeps, wanted is False and by_setting
         keeps = keeps and not self.ends
         self.by_setting = begins or (keeps and by_setting)
         # Of pages whose trust changed; empty if the keeping began.
         self.weights: dict[int, float] | None = {} if begins else None
         self.kept_from = 0 if keeps or begins else -1
-
-    @classmethod
-    def of(cls, replica: Replica, wanted: bool | None) -> "TrustChanges":
-        """Start a batch on a replica."""
-        return cls(keeps=replica.trust is not None, by_setting=replica.keeping.by_setting, wanted=wanted)
 
     def give(self, weight: float, pages: Iterable[int], reads: int) -> None:
         """Give pages a weight, after `reads` reads of the batch. The first weight over 0 begins the keeping of links.
@@ -80,7 +70,7 @@ class TrustChanges:
             again: how each read relates to the one before of its page; see `opic.replica.shown_links`.
             shown: what pages showed before the batch; None if nobody wants to know.
         """
-        if shown is None or self.kept_from < 0 or not any(again[self.kept_from :]):
+        if shown is None or not any(again[self.kept_from :]):
             return
         fresh = shown.fresh(effect.lsn - 1, effect.kept(), np.array(again[self.kept_from :], np.uint8))
         effect.compared, effect.near_new, effect.far_new = fresh

@@ -34,6 +34,7 @@ BY_ADDRESS = (
     ". A cluster names its nodes by address, unless they have cluster-announce-hostname, and "
     "cluster-preferred-endpoint-type hostname"
 )
+AWAY = (redis.ConnectionError, redis.TimeoutError, *ELSEWHERE)  # What says that a slot's server may be another one.
 RUN_ID = re.compile(rb"run_id:(\w+)")
 RUN = "opic_run_id"  # Attribute of a connection: the run id of its server; empty on a new connection.
 
@@ -223,7 +224,7 @@ class Line:
         self._client, self._cluster = client, client if isinstance(client, Cluster) else None
         self._open = 0  # Outstanding replies.
         self.sent = 0  # Messages sent, each a round trip.
-        with store_errors(), self._sent_elsewhere():
+        with self._errors():
             self._pool = self._cluster.pool_of(key) if self._cluster is not None else client.connection_pool
             self._connection = self._pool.get_connection()
         try:
@@ -248,18 +249,18 @@ class Line:
         """Send commands in one message."""
         self._open += len(commands)
         self.sent += bool(commands)
-        with store_errors(), self._sent_elsewhere():
+        with self._errors():
             self._connection.send_packed_command(self._connection.pack_commands(commands))
 
     def answer(self) -> Any:
         """Wait for the next reply."""
-        with store_errors():
+        with self._errors():
             return self._read()
 
     def answers(self, count: int) -> list[Any]:
         """Wait for the next replies. Error replies are returned, not raised, except redirections."""
         replies: list[Any] = []
-        with store_errors():
+        with self._errors():
             for _ in range(count):
                 try:
                     replies.append(self._read())
@@ -271,23 +272,22 @@ class Line:
 
     def _read(self) -> Any:
         self._open -= 1
-        with self._sent_elsewhere():
-            try:
-                return self._connection.read_response()
-            except redis.ResponseError as error:
-                if is_missing(error):  # Nothing was written; a retry finds the library.
-                    _load(self._client)
-                raise
+        try:
+            return self._connection.read_response()
+        except redis.ResponseError as error:
+            if is_missing(error):  # Nothing was written; a retry finds the library.
+                _load(self._client)
+            raise
 
     @contextmanager
-    def _sent_elsewhere(self) -> Iterator[None]:
-        """After a redirection or a lost connection, make the next connection read the slot table again."""
+    def _errors(self) -> Iterator[None]:
+        """As `store_errors`. After a redirection or a lost connection, the next one reads the slot table again."""
         try:
             yield
-        except (redis.ConnectionError, redis.TimeoutError, *ELSEWHERE):
-            if self._cluster is not None:
+        except (redis.RedisError, RedisClusterException) as error:
+            if self._cluster is not None and isinstance(error, AWAY):
                 self._cluster.outdated = True
-            raise
+            raise _ours(error) from error
 
     def close(self) -> None:
         """Return the connection to the pool; disconnect it if replies are outstanding, so that no one reads them."""

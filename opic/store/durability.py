@@ -15,6 +15,7 @@ once: like every server, a replica replies after it has synced what it received 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import redis
@@ -28,7 +29,7 @@ from opic.store.loader_rights import LossRisk
 Level = Literal["server", "fsync"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Durability:
     """The conditions under which an offset counts as durable.
 
@@ -42,7 +43,7 @@ class Durability:
     replicas: int = 0
     seconds: float = 5.0
 
-    @property
+    @cached_property
     def wanted(self) -> bool:
         """Whether there is anything to wait for or to check."""
         return self.level != "server" or self.replicas > 0
