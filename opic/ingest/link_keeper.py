@@ -114,9 +114,9 @@ class LinkKeeper:
         for pages in (effect.gone_page, effect.forgotten):
             if self._replica.trust is not None and len(pages):
                 self._gone.append((effect.lsn, pages))
-        links = effect.kept()
-        self.shown.note(effect.lsn, links)
-        if len(links):
+        if self.shown.loaded:
+            self.shown.note(effect.lsn, effect.kept())
+        if effect.kept_from >= 0 and len(links := effect.kept()):
             self._waiting.append(_Waiting(effect.lsn, links, int(links.weights().sum()), effect.size))
             self._weight += self._waiting[-1].weight
             self._journal_bytes += effect.size

@@ -220,7 +220,7 @@ class ShardWriter:
             start = 0
             while start < len(inputs) or sent is not None:
                 batch = Batch(self, inputs, start) if start < len(inputs) else None
-                names = batch.call_names() if batch is not None else []
+                names = [item.call for item in batch.items if item.record.call] if batch is not None else []
                 if names and sent is not None:  # `_seen` must include its calls.
                     since, sent = self._confirmed(line, sent, on_step, since), None
                 if batch is not None:

@@ -39,7 +39,8 @@ class Step:
     def of(cls, batch: Batch, seconds: float, round_trips: int) -> "Step":
         """Describe the append of a batch."""
         events = [event for event, repeat in zip(batch.events, batch.repeats, strict=True) if not repeat]
-        numbers = [item.number for item in batch.items if not is_own(item.partition)]
+        logs = {partition for partition in batch.offsets if not is_own(partition)}
+        numbers = [item.number for item in batch.items if item.partition in logs]
         return cls(
             seconds,
             len(batch.events),
@@ -86,7 +87,7 @@ class StepCalls:
         record = effect.pack()
         advances = [text for name, end in batch.offsets.items() for text in (name, str(offsets[name]), str(end))]
         outboxes = [part for to, sent in batch.outboxes.items() for part in (str(to), str(sent[0]), *sent[1:])]
-        senders, forgotten = _senders(batch), effect.forgotten.tolist()
+        (senders, asked), forgotten = _fetches(batch), effect.forgotten.tolist()
         since = self.known_since.entries(
             effect.books.time_us // MILLION, effect.first_page if len(effect.fingerprints) else None, effect.again
         )
@@ -100,7 +101,7 @@ class StepCalls:
             "forget": batch.books.time_us - FORGET_US,
             "metas": [part for pair in pages_by_meta(effect.metas) for part in pair],
             "senders": senders,
-            "asked": _waits_asked(batch),
+            "asked": asked,
             "revived": batch.notes.revived,
             "forgotten": forgotten,
             "again": flat(effect.again),
@@ -120,32 +121,26 @@ def _changed(before: Books, after: Books) -> list[str]:
     totals = list[str]()
     for name, old, new in zip(BOOK_FIELDS, numbers_of(before), numbers_of(after), strict=True):
         if old != new and name in BY_CLASS:
-            for slot, (one, other) in enumerate(zip(old, new, strict=True)):
-                totals += (f"{name}_{slot}", str(other)) if one != other else ()
+            for slot, (old_count, count) in enumerate(zip(old, new, strict=True)):
+                totals += (f"{name}_{slot}", str(count)) if count != old_count else ()
         elif old != new:
             totals += name, str(new)
     return totals
 
 
-def _senders(batch: Batch) -> list[int | bytes]:
-    """Return for each fetch when it was made, or reported if earlier, and a digest of its crawler's name."""
-    return [
-        term
-        for item, event, repeat in zip(batch.items, batch.events, batch.repeats, strict=True)
-        if event.url and not repeat
-        for term in (min(event.at_us, item.record.time_us), event.crawler)
-    ]
+def _fetches(batch: Batch) -> tuple[list[int | bytes], list[float]]:
+    """Return who fetched, and the waits that failed fetches ask for.
 
-
-def _waits_asked(batch: Batch) -> list[float]:
-    """Return the number of each failed fetch, from 1, that asks for a wait, and the seconds."""
-    asked, number = list[float](), 0
-    for event, repeat in zip(batch.events, batch.repeats, strict=True):
+    For each fetch when it was made, or reported if earlier, and a digest of its crawler's name; then the number of each
+    failed fetch, from 1, that asks for a wait, and the seconds.
+    """
+    senders, asked = list[int | bytes](), list[float]()
+    for item, event, repeat in zip(batch.items, batch.events, batch.repeats, strict=True):
         if event.url and not repeat:
-            number += 1
+            senders += (min(event.at_us, item.record.time_us), event.crawler)
             if event.retry_after is not None and event.failed:
-                asked += (number, event.retry_after)
-    return asked
+                asked += (len(senders) // 2, event.retry_after)
+    return senders, asked
 
 
 def _refused(batch: Batch) -> list[tuple[str, str]]:

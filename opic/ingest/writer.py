@@ -9,7 +9,8 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from typing import Final
 
@@ -69,7 +70,7 @@ def routed(event: CheckedEvent, home: int, shards: int) -> Iterator[tuple[int, C
         yield home, event
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Taken:
     """Consecutive records of one partition, in order of their offsets, as one poll returned them.
 
@@ -81,11 +82,11 @@ class Taken:
     records: Sequence[Record]
     since: int
     end: int
-    rough_events: int = field(init=False)  # How many events they have; of arrays in JSON, an estimate.
 
-    def __post_init__(self) -> None:
-        """Count the events once: the worker asks several times."""
-        object.__setattr__(self, "rough_events", sum(record.rough_events() for record in self.records))
+    @cached_property
+    def rough_events(self) -> int:
+        """How many events they have; of arrays in JSON, an estimate."""
+        return sum(record.rough_events() for record in self.records)
 
     @property
     def gap(self) -> int:
@@ -230,19 +231,17 @@ class Writer:
             TailLost: as `apply`.
             StoreUnavailable: as `apply`.
         """
-        self._apply_all([taken for taken in takings if taken.records], on_step)
+        some = [taken for taken in takings if taken.records]
+        young = sum(taken.rough_events for taken in some) > sum(store.replica.books.reads for store in self.stores)
+        defines = any(record.kind == "classes" for taken in some for record in taken.records)
+        if len(self.stores) == 1 or len(some) <= 1 or young or defines:
+            for taken in some:
+                self.apply(taken.partition, taken.records, on_step, taken.since)
+        else:
+            self._apply_routed(some, on_step, defines=False)
         for taken in takings:
             if taken.gap < taken.end:
                 self._skip(taken.partition, taken.gap, taken.end)
-
-    def _apply_all(self, takings: Sequence[Taken], on_step: Callable[[Step], object]) -> None:
-        young = sum(taken.rough_events for taken in takings) > sum(store.replica.books.reads for store in self.stores)
-        defines = any(record.kind == "classes" for taken in takings for record in taken.records)
-        if len(self.stores) == 1 or len(takings) == 1 or young or defines:
-            for taken in takings:
-                self.apply(taken.partition, taken.records, on_step, taken.since)
-        elif takings:
-            self._apply_routed(takings, on_step, defines=False)
 
     def _skip(self, partition: str, since: int, end: int) -> None:
         """Move the resume point of a partition past offsets without records."""

@@ -211,11 +211,6 @@ class Books:
         """
         return max(self.importance_total(minted) + overdrawn, 1)
 
-    def pay(self, rules: CrawlRules) -> None:
-        """Pay what is due to all live pages after a record."""
-        if amount := self.due(rules):
-            self.grant_all(amount)
-
     def due(self, rules: CrawlRules) -> int:
         """Return the amount due to each live page: its part of the pool, or a further grant once the last drained."""
         if rules.continuous:

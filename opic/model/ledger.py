@@ -188,7 +188,7 @@ class Ledger:
             else:
                 books.failures += 1  # Also a redirect to another name of the page.
         if self.shards == 1:
-            books.pay(self.rules)
+            books.grant_all(books.due(self.rules))
 
     def _read(self, page: LedgerPage, event: CheckedEvent) -> None:
         books = self.books

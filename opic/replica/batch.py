@@ -80,10 +80,6 @@ class Batch:
         self.unread: list[tuple[int, int]] = []  # Fetches that did not read the page: page, 1 if the fetch failed.
         self.outboxes: dict[int, tuple[int, bytes, bytes]] = {}  # Receiving shard: number, previous digest, entry.
 
-    def call_names(self) -> list[bytes]:
-        """Return the names of the batch's calls with an Idempotency-Key."""
-        return [item.call for item in self.items if item.record.call]
-
     # Preparation: the pages that the batch names.
 
     def decide(self, seen: Mapping[bytes, int]) -> Effect:
@@ -175,8 +171,8 @@ class Batch:
                     self._fetched(event, index, time_us)
                 else:
                     self._decide(item, event, index)
-                if pays:
-                    books.pay(self.rules)
+                if pays and (amount := books.due(self.rules)):
+                    books.grant_all(amount)
             books.time_us = time_us
             if time_us >= self.next_entry_us or books.rounds >= self.next_entry_rounds:
                 self._note(Entry.of(books))
@@ -421,7 +417,7 @@ class Batch:
             previous=replica.head.digest,
             books=self.books,
             pages=named.first + len(named.new_urls),
-            host_count=len(replica.hosts) + len(named.host_names),
+            host_count=len(replica.hosts.names) + len(named.host_names),
             first_page=named.first,
             fingerprints=named.new_fingerprints,
             hosts=named.new_hosts.astype(np.uint32),

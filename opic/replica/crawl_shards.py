@@ -82,7 +82,7 @@ class CrawlShards:
 
     def home(self, partition: str) -> Shard:
         """Return the shard that stores a partition's resume point."""
-        return self.shards[shard_of(partition, len(self))]
+        return self.shards[shard_of(partition, len(self.shards))]
 
     def resume(self, partition: str) -> int:
         """Return the offset from which to read a partition: all records below it have taken effect."""
@@ -94,7 +94,7 @@ class CrawlShards:
         for partition in partitions:
             stored.setdefault(self.home(partition), []).append(partition)
         for home, names in stored.items():
-            key = home.keys.offsets if len(self) == 1 else home.keys.resume
+            key = home.keys.offsets if len(self.shards) == 1 else home.keys.resume
             offsets |= zip(names, home.offsets_in(key, names), strict=True)
         return offsets
 

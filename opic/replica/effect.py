@@ -16,6 +16,7 @@ from copy import copy
 from dataclasses import dataclass, field, fields
 from functools import partial
 from hashlib import blake2b
+from operator import add
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -90,7 +91,7 @@ CODECS: Final[Mapping[str, Codec]] = {
         lambda weights: weights is not None and [pack_weights(weights)],
         lambda packed: unpack_weights(*packed),
     ),
-    "kept_from": (lambda number: number + 1, lambda packed: packed - 1),
+    "kept_from": (partial(add, 1), partial(add, -1)),
 }
 
 
@@ -169,11 +170,6 @@ class Effect:
     def head(self) -> Head:
         """The head of a journal that ends with this record."""
         return Head(self.lsn, self.digest)
-
-    @property
-    def clock_before(self) -> int:
-        """The clock before the first read."""
-        return self.books.clock - int(np.maximum(self.read_cash, 0).sum())
 
     def noted_of(self, name: str) -> Noted:
         """Return the pages of which events changed a column, and their values."""

@@ -26,11 +26,12 @@ class HostPageCounts:
         self._replica = replica
         self._head: Head | None = None
         self._counts = np.zeros(0, np.int64)
-        replica.effect_listeners.append(self._applied)
 
     def counts(self) -> Int64s:
         """Return the known pages of each host, by its number, (hosts,)."""
         replica = self._replica
+        if self._head is None:
+            replica.effect_listeners.append(self._applied)
         if self._head != replica.head:  # After a load, or an effect that was undone.
             known = (replica.state & Flag.KNOWN) != 0
             self._counts = np.bincount(replica.host[known], minlength=len(replica.hosts)).astype(np.int64)
@@ -39,7 +40,7 @@ class HostPageCounts:
 
     def _applied(self, effect: Effect) -> None:
         if self._head is None or (self._head.lsn + 1, self._head.digest) != (effect.lsn, effect.previous):
-            return
+            return  # It is counted again when it is needed.
         hosts, host = len(self._replica.hosts), self._replica.columns.host
         if hosts > len(self._counts):
             self._counts = np.concatenate((self._counts, np.zeros(hosts - len(self._counts), np.int64)))

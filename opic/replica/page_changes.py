@@ -48,7 +48,7 @@ def note_changed_links(  # noqa: PLR0917 - columns of one table
     if not again.any():
         return
     ids, last_us, changed = ids[again], last_us[again], (digest[order] != last_digest)[again]
-    changes, since = (columns.keep(name, ids, undo) for name in ("changes", "since"))
+    changes, since = columns.keep(ids, undo, "changes", "since")
     some, counts = np.unique(ids[changed], return_counts=True)
     changes[some] = np.minimum(changes[some] + counts, CHANGES_MAX)
     first = np.flatnonzero(np.diff(ids, prepend=-1) != 0)

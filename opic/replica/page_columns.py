@@ -62,12 +62,13 @@ class SparseColumns(Growing):
         column: NDArray[Any] = getattr(self, name)
         return column
 
-    def keep(self, name: str, ids: Ids, undo: Undo | None) -> NDArray[Any]:
-        """Return a sparse column whose values of `ids` are about to change; `undo` receives the old ones, if any."""
-        column = self.room(name, int(ids.max()) + 1)
+    def keep(self, ids: Ids, undo: Undo | None, *names: str) -> list[NDArray[Any]]:
+        """Return sparse columns whose values of `ids` are about to change; `undo` receives the old ones, if any."""
+        rows = int(ids.max()) + 1
+        columns = [self.room(name, rows) for name in names]
         if undo is not None:
-            undo.keep(self, ids, name)
-        return column
+            undo.keep(self, ids, *names)
+        return columns
 
     def put(self, name: str, ids: Ids, values: NDArray[Any], undo: Undo | None) -> None:
         """Set the values of distinct rows, (n,), with 0 for the default."""
@@ -75,7 +76,7 @@ class SparseColumns(Growing):
             inside = ids < len(getattr(self, name))
             ids, values = ids[inside], values[inside]
         if len(ids):
-            self.keep(name, ids, undo)[ids] = values
+            self.keep(ids, undo, name)[0][ids] = values
 
     def pack(self, name: str, first: int, end: int) -> bytes:
         """Pack rows of a sparse column for the checkpoint; b"" where all are 0."""

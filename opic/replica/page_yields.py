@@ -49,7 +49,7 @@ def note_yields(  # noqa: PLR0917 - columns of one table
     """
     if not len(pages):
         return
-    seen, rate = (columns.keep(name, pages, undo) for name in ("seen", "rate"))
+    seen, rate = columns.keep(pages, undo, "seen", "rate")
     order = np.argsort(pages, kind="stable")
     again = np.zeros(len(pages), np.bool_)  # In that order: whether the page is read before in these.
     again[1:] = pages[order][1:] == pages[order][:-1]

@@ -123,8 +123,8 @@ class Replica:
         if keep:
             replaced = {name: getattr(self, name) for name in REPLACED}
             before = Before(Undo(), replaced, self.histories.count, self.histories.slot_count, len(self.hosts.names))
-        self.hosts.append(effect.host_names)
-        self._add_pages(effect)
+        if len(effect.fingerprints):
+            self._add_pages(effect)
         self.change_pages(effect, before.undo if before else None)
         self.take_totals(effect, before.undo if before else None)
         for effect_listener in self.effect_listeners:
@@ -183,9 +183,8 @@ class Replica:
             setattr(self, name, value)
 
     def _add_pages(self, effect: Effect) -> None:
+        self.hosts.append(effect.host_names)
         count = len(effect.fingerprints)
-        if not count:
-            return
         first, self.pages = self.pages, self.pages + count
         self.columns.reserve(self.pages)
         self.index.append(effect.fingerprints)
@@ -213,7 +212,8 @@ class Replica:
             np.add.at(columns.inflow, others, amounts)
 
     def _note_histories(self, effect: Effect, undo: Undo | None, due: Due) -> None:
-        clock = effect.clock_before + np.cumsum(np.maximum(effect.read_cash, 0))
+        given = np.maximum(effect.read_cash, 0)
+        clock = effect.books.clock - int(given.sum()) + np.cumsum(given)  # After each read.
         number = np.arange(len(clock))
         reads = effect.read_page, clock, effect.read_cash, effect.read_at_us, effect.read_digest, number
         pages, clock, cash, at_us, digest, number = due(reads)

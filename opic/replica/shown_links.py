@@ -103,9 +103,7 @@ class ShownLinks:
         return np.concatenate(parts), known
 
     def note(self, lsn: int, links: PageLinks) -> None:
-        """Take in the reads of record `lsn`, which follows the last one."""
-        if not self.loaded:
-            return
+        """Take in the reads of record `lsn`, which follows the last one, if the table is loaded."""
         self.undo(lsn - 1)
         if not self.loaded:
             return

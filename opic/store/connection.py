@@ -228,20 +228,17 @@ class Line:
             self._pool = self._cluster.pool_of(key) if self._cluster is not None else client.connection_pool
             self._connection = self._pool.get_connection()
         try:
-            self.run_id = self._run_id()
+            self.run_id: bytes = getattr(self._connection, RUN, None) or self._ask_run_id()
         except BaseException:
             self.close()
             raise
 
-    def _run_id(self) -> bytes:
-        known: bytes | None = getattr(self._connection, RUN, None)
-        if known:
-            return known
+    def _ask_run_id(self) -> bytes:
         self.send(["INFO", "server"])
         match = RUN_ID.search(self.answer())
         if match is None:
             raise StoreError("the store's INFO has no run_id: is there a proxy in front of it?")
-        if known is not None:  # Only connections that are marked when new may cache it.
+        if hasattr(self._connection, RUN):  # Only connections that are marked when new may cache it.
             setattr(self._connection, RUN, match[1])
         return match[1]
 

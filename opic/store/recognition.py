@@ -60,19 +60,18 @@ def check_not_moved(keys: Keys, meta: Mapping[bytes, bytes]) -> None:
     Raises:
         CrawlMoved: it names the other one.
     """
-    if (moved := _moved(keys, meta.get(MOVED))) is not None:
-        raise moved
+    if (said := meta.get(MOVED)) is not None:
+        raise _moved(keys, said)
 
 
 def move_of(client: Client, first: Keys) -> CrawlMoved | None:
     """Return where a crawl went, to be raised or followed; None if it stays. `first` has the keys of its shard 0."""
     with store_errors():
-        return _moved(first, client.hget(first.meta, MOVED))
+        said = client.hget(first.meta, MOVED)
+    return None if said is None else _moved(first, said)
 
 
-def _moved(first: Keys, said: bytes | None) -> CrawlMoved | None:
-    if said is None:
-        return None
+def _moved(first: Keys, said: bytes) -> CrawlMoved:
     to, _, store = said.decode().partition(" ")
     return CrawlMoved(first.crawl, to, store)
 

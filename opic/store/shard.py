@@ -150,10 +150,12 @@ class Shard:
 
     def _check_same(self, stored: Mapping[bytes, bytes]) -> None:
         """Refuse metadata that is not of the crawl that was opened, nor of one that has knowingly replaced it."""
+        if stored.get(b"secret") == self._hex_secret:
+            return
         label = f"shard {self.number} of {self.shards}"
         if b"secret" not in stored:
             raise StoreLost(self.keys.crawl, f"{label} is gone")
-        if stored[b"secret"] != self._hex_secret and not {ANEW, RESTORED} & stored.keys():
+        if not {ANEW, RESTORED} & stored.keys():
             raise StoreLost(self.keys.crawl, f"{label} was made anew by a process that did not know of it")
 
     def make_server_ready(self) -> None:

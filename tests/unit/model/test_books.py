@@ -141,7 +141,7 @@ def test_continuous_payout_gives_every_live_page_the_same_and_keeps_the_remainde
     pool: int, live: int, read: int
 ) -> None:
     books = Books(pool=pool, live=live, open=min(read, live), open_cash=7, credit=2**60)
-    books.pay(CONTINUOUS)
+    books.grant_all(books.due(CONTINUOUS))
     paid = books.credit - 2**60
     assert books.pool + paid * live == pool
     assert 0 <= books.pool < live or (live == 0 and books.pool == pool)
@@ -361,7 +361,7 @@ def test_a_grant_by_weight_pays_each_class_what_its_credit_rose_by(
     books = Books(pool=2**62, credit=credit, live=sum(pages), open=sum(pages), live_by=by, open_by=by, known_by=by)
     books.extra = (0, *(weight - MILLION for weight in weights))
     before = books.credits()
-    books.pay(CrawlRules())
+    books.grant_all(books.due(CrawlRules()))
     rise = [b - a for a, b in zip(before, books.credits(), strict=True)]
     assert 2**62 - books.pool == books.open_cash == sum(r * n for r, n in zip(rise, pages, strict=True))
     one_each = sum((GRANT_GRAINS + GRANT_GRAINS * e // MILLION) * n for e, n in zip(books.extra, pages, strict=True))
