@@ -12,6 +12,7 @@ left out of later ones.
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -39,6 +40,29 @@ DELETED_MAX: Final = 16  # Segments of an ended keeping that one call deletes.
 NO_PAGES: Final = np.empty(0, np.uint32)
 
 
+class Known(Enum):
+    """What is known of the segments in the store.
+
+    state      means                                                 `compose` then
+    UNCHECKED  nothing: some that count no more may be there         deletes these, or goes on as UNREAD
+    DELETING   some that count no more were there, and are deleted   deletes more, or goes on as STALE
+    UNREAD     nothing of those that count                           reads them before a write
+    STALE      another worker may have written, or a call was lost   looks for what is new before a write
+    READ       all; pages that are gone may still count as live      writes, and counts out all pages that are gone
+    SIFTED     all                                                   writes, and counts out those that went since
+
+    A start leads to UNCHECKED, and so does a record that ends the keeping. Another worker's record makes READ and
+    SIFTED STALE. So does a write, until the answer to its last call makes it SIFTED.
+    """
+
+    UNCHECKED = auto()
+    DELETING = auto()
+    UNREAD = auto()
+    STALE = auto()
+    READ = auto()
+    SIFTED = auto()
+
+
 @dataclass(slots=True)
 class LinksCall:
     """A call that writes a segment, and deletes those whose entries it took over."""
@@ -50,7 +74,7 @@ class LinksCall:
     size: int
     deleted: tuple[int, ...] = ()
     dead: Int64s = field(default_factory=lambda: np.empty(0, np.int64))  # Pages whose links count no more.
-    last: bool = False  # Whether it is the last one of its record.
+    last: bool = False  # Whether it is the last call of a write.
 
 
 class _Waiting(NamedTuple):
@@ -88,11 +112,7 @@ class LinkKeeper:
         self._list = LinkList()
         self._segments: dict[int, _Segment] = {}
         self._segment_of = np.zeros(0, np.uint32)  # By page: the segment with its links; 0 for none.
-        self._learned = False  # Whether the above is what the store had at some time.
-        self._unsifted = False  # Whether entries of pages that are gone may still be counted as live.
-        self._look = True  # Whether it may have changed since.
-        self._sent = 0  # Calls that were sent and are not confirmed.
-        self._ended = True  # Whether segments may be there that count no more, because the keeping was ended.
+        self._known = Known.UNCHECKED
         self.shown.forget()
 
     def load(self, effects: Sequence[Effect]) -> None:
@@ -107,9 +127,10 @@ class LinkKeeper:
     def note(self, effect: Effect, *, ours: bool) -> None:
         """Let the links of a record wait, which was applied to the replica; `ours` if this worker appends it."""
         self._undo(effect.lsn - 1)
-        self._look |= not ours
+        if not ours and self._known in (Known.READ, Known.SIFTED):
+            self._known = Known.STALE
         if effect.ends_links:
-            self._ended, self._learned = True, False
+            self._known = Known.UNCHECKED
             self.shown.forget()
         for pages in (effect.gone_page, effect.forgotten):
             if self._replica.trust is not None and len(pages):
@@ -166,11 +187,12 @@ class LinkKeeper:
 
     def _learn(self) -> None:
         """Look at what the store has: another worker may have written it, or an answer may have been lost."""
+        learned = self._known not in (Known.UNCHECKED, Known.UNREAD)
         while True:
             stored = read_list(self._client, self._keys)
-            if self._learned and stored.version == self._list.version:
+            if learned and stored.version == self._list.version:
                 break
-            self._list, self._learned = stored, False
+            self._list, learned = stored, False
             stored = self._valid(stored)  # The rest is left to `_deletions`.
             for number in self._segments.keys() - set(stored.live):
                 del self._segments[number]
@@ -179,9 +201,9 @@ class LinkKeeper:
                 counts = np.bincount(self._segment_of, minlength=max(self._segments, default=0) + 1)
                 for number, segment in self._segments.items():
                     segment.live = int(counts[number])
-                self._learned = self._unsifted = True
+                learned = True
         self._drop(self._list.lsn)
-        self._look, self._sent = False, 0
+        self._known = Known.READ
 
     def _read_pages(self, number: int) -> bool:
         """Read whose links are in a segment; return False if it was deleted meanwhile."""
@@ -206,13 +228,15 @@ class LinkKeeper:
     def compose(self, head: Head, *, everything: bool) -> list[LinksCall]:
         """Return the calls that are due, as of the replica's head; `everything` writes all that waits."""
         self._undo(head.lsn)
-        if self._ended and (deletions := self._deletions(head)):
-            self._sent = len(deletions)
-            return deletions
+        if self._known in (Known.UNCHECKED, Known.DELETING):
+            if deletions := self._deletions(head):
+                self._known = Known.DELETING
+                return deletions
+            self._known = Known.UNREAD if self._known is Known.UNCHECKED else Known.STALE
         full = self._weight >= SEGMENT_BYTES or self._journal_bytes >= WAIT_SHARE * self._budget
         if self.since is None or not (everything or full):
             return []
-        if self._look or self._sent:
+        if self._known in (Known.UNREAD, Known.STALE):
             self._learn()
         parts = self._parts()
         calls = self._merges(head, len(parts) + 1)
@@ -222,7 +246,7 @@ class LinkKeeper:
             calls.append(self._call(head, before._replace(lsn=lsn), links))
         if calls:
             calls[-1].dead, calls[-1].last = self._dead(), True
-        self._sent = len(calls)
+            self._known = Known.STALE
         return calls
 
     def _deletions(self, head: Head) -> list[LinksCall]:
@@ -236,7 +260,6 @@ class LinkKeeper:
                 size = round(before.size * len(left) / len(before.live))
                 calls.append(self._call(head, before._replace(live=left, size=size), NO_LINKS, gone))
                 before = calls[-1].after
-        self._ended = bool(calls)  # Until the server has confirmed them.
         return calls
 
     def _parts(self) -> list[PageLinks]:
@@ -254,7 +277,7 @@ class LinkKeeper:
         They count as dead once the server confirms the call. Before that the replica may be behind what the store has,
         or have a record that will be refused: a page may look gone, or never read, whose links count.
         """
-        if self._unsifted:
+        if self._known is Known.READ:
             gone = np.flatnonzero(self._segment_of)
         else:
             gone = np.unique(np.concatenate([pages for _, pages in self._gone] or [NO_PAGES])).astype(np.int64)
@@ -298,9 +321,9 @@ class LinkKeeper:
 
     def confirm(self, call: LinksCall) -> None:
         """Take in that the server confirmed a call."""
-        self._sent -= 1
         self._list = call.after
-        self._unsifted &= not call.last
+        if call.last:
+            self._known = Known.SIFTED
         for number in call.deleted:
             self._segments.pop(number, None)
         self._reserve(self._replica.pages)
@@ -340,7 +363,7 @@ class LinkKeeper:
             with store_errors():
                 pages, packed = self._client.hmget(self._keys.link_segments, f"p{number}", f"l{number}")
             if pages is None or packed is None:
-                self._look = True
+                self._known = Known.STALE
                 if read_list(self._client, self._keys).version == self._list.version:
                     raise missing(self._keys)
                 raise FenceMoved(f"another worker merged segment {number} of shard {self._keys.shard}")
