@@ -84,6 +84,18 @@ class ChangedMeanwhile(BadInput):
     """What was to be changed is of another version than the caller read."""
 
 
+class NoSuchCrawl(BadInput):
+    """The store has no crawl of this name."""
+
+    def __init__(self, shown_name: str) -> None:
+        """Name the crawl, quoted as untrusted text is."""
+        super().__init__(f"there is no crawl {shown_name}: GET /v1/crawls lists those there are, PUT makes one")
+
+
+class TooManyCrawls(OpicError):
+    """The endpoint has as many crawls open as OPIC_MAX_CRAWLS allows."""
+
+
 class NotKept(BadInput):
     """The store was created without the data that the request needs."""
 
@@ -202,6 +214,10 @@ class DiskFull(StoreUnavailable):
 
 class StoreMismatch(StoreError):
     """The store was created with other settings or by another format version."""
+
+
+class NotPermitted(StoreError):
+    """The user of the store may not do this there."""
 
 
 class StoreFull(StoreError):

@@ -54,6 +54,16 @@ def topic_of(crawl: str) -> str:
     return TOPIC if crawl == CRAWL else f"{TOPIC}.{crawl}"
 
 
+def check_regrant(share: float) -> None:
+    """Check the size of further grants.
+
+    Raises:
+        SettingsError: it is less than a grain.
+    """
+    if share and share * GRANT_GRAINS < 1:
+        raise SettingsError(f"OPIC_REGRANT={share} of a grant is less than a grain: use 0, or 0.000001")
+
+
 class Settings(BaseSettings):
     """All settings; docs/guide/settings.md describes each. Durations are in seconds."""
 
@@ -148,7 +158,7 @@ class Settings(BaseSettings):
     max_keys_bytes: Annotated[int, Field(ge=1_024)] = 1 << 30  # For the Idempotency-Keys of a day.
     max_dead_letter_bytes: Annotated[int, Field(ge=1 << 10)] = 256 << 20  # In the store, in all shards of a crawl.
     max_meta_bytes: Annotated[int, Field(ge=0)] = 1 << 30  # Of all pages' metadata, in all shards of a crawl.
-    urlfrontier_crawls: Annotated[int, Field(ge=1, le=100)] = 1  # Crawls that URLFrontier's clients may use.
+    max_crawls: Annotated[int, Field(ge=1, le=100)] = 8  # Open at once at an endpoint, OPIC_CRAWL among them.
     max_lag: Annotated[int, Field(ge=1)] = (
         1_000_000  # Accepted events not applied yet; above it the endpoint returns 503.
     )
@@ -209,8 +219,7 @@ class Settings(BaseSettings):
             raise SettingsError(f"OPIC_SCOPE={self.scope}: {error}") from None
         if self.kafka_bootstrap is not None and None in map(find_spec, KAFKA_MODULES):
             raise MissingExtra("the Kafka client", "kafka")
-        if self.regrant and self.regrant * GRANT_GRAINS < 1:
-            raise SettingsError(f"OPIC_REGRANT={self.regrant} of a grant is less than a grain: use 0, or 0.000001")
+        check_regrant(self.regrant)
         if self.strategy not in {None, "greedy"} and self.discovery_weight != 1:
             raise SettingsError(
                 f"OPIC_DISCOVERY_WEIGHT={self.discovery_weight:g} multiplies cash, and OPIC_STRATEGY={self.strategy} "
@@ -270,8 +279,12 @@ class Settings(BaseSettings):
         said = [f"{PREFIX}{name.upper()} comes from {name} in {path}" for name in there]
         return f"{message} ({', '.join(said)})" if said else message
 
-    def rules_given(self) -> dict[str, int | bool | str]:
-        """Return the rules that the user set explicitly, in the form in which a store keeps them."""
+    def rules_given(self, names: Collection[str] | None = None) -> dict[str, int | bool | str]:
+        """Return the rules that the user set explicitly, or those of these names, as a store keeps them.
+
+        Raises:
+            SettingsError: a value can't be taken.
+        """
         rules: dict[str, int | bool | str] = {
             "damping": damping_ppm(self.damping),
             "regrant": round(self.regrant * MILLION),
@@ -281,7 +294,8 @@ class Settings(BaseSettings):
             "normalize": Normalization.of(self.normalize or "").text,
             "shards": self.shards,
         }
-        return {RULES[name]: value for name, value in rules.items() if name in self.model_fields_set}
+        wanted = self.model_fields_set if names is None else names
+        return {RULES[name]: value for name, value in rules.items() if name in wanted}
 
     def with_crawl(self, name: str) -> "Settings":
         """Return these settings for the crawl that took the place of theirs: with its own rules, and the same topic."""

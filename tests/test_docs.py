@@ -33,6 +33,7 @@ from typer.main import get_command
 
 from opic.api.app import table_of
 from opic.api.calls import Calls
+from opic.api.crawl_calls import CrawlCalls
 from opic.api.definitions import Definitions
 from opic.cli.main import app
 from opic.client import AsyncClient, Client
@@ -219,7 +220,7 @@ def test_table_of_roles_names_every_call_with_its_own() -> None:
     text = (ROOT / "docs/guide/http.md").read_text()
     rows = re.findall(r"^\| `(publish|crawl|read|admin)` \| .+ \| (.+) \|$", text, re.MULTILINE)
     told = {call: role for role, calls in rows for call in re.findall(r"`([A-Z]+ /[^`]+)`", calls)}
-    table: Any = table_of(Calls, Definitions, None)  # type: ignore[arg-type]
+    table: Any = table_of(Calls, Definitions, CrawlCalls, None)  # type: ignore[arg-type]
     wanted = {f"{one.method} {one.path}": one.role for one in table if one.role is not None}
     assert {role for call, role in wanted.items() if call.startswith("GET ")} == {"read"}  # "each `GET`"
     assert told == {call: role for call, role in wanted.items() if not call.startswith("GET ")}

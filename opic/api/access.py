@@ -66,13 +66,20 @@ class Access:
         """Return what keeps the calls of a token, or those without one, within their rates; None without a limit."""
         return self.tokens.anonymous if token is None else token.limiter
 
-    def check(self, token: Token, role: Role) -> None:
+    def check(self, token: Token, role: Role, crawl: str | None = None, *, of_any: bool = False) -> None:
         """Check that a token fits a call.
+
+        Args:
+            token: the caller's.
+            role: that the call wants.
+            crawl: that the call names, if it names one; whether it is there plays no part.
+            of_any: whether the call is about no crawl in particular.
 
         Raises:
             Problem: it does not; with the header of RFC 6750, section 3.1.
         """
-        if (why := token.refusal(role, self._crawls)) is not None:
+        names = self._crawls if crawl is None or crawl in self._crawls else [fit_for_log(crawl)]
+        if (why := token.lacks(role) if of_any else token.refusal(role, names)) is not None:
             raise Problem(
                 "not-allowed", why, headers={"WWW-Authenticate": f'{REALM}, error="insufficient_scope", scope="{role}"'}
             )

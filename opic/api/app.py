@@ -2,8 +2,8 @@
 
 import json
 import logging
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterable
+from functools import cache, partial
 from typing import Any, Final
 
 from starlette.concurrency import run_in_threadpool
@@ -15,6 +15,7 @@ from opic.api.access import Access
 from opic.api.application import Application
 from opic.api.calls import Calls, Service
 from opic.api.console import PAGE_PATHS, page
+from opic.api.crawl_calls import CrawlCalls, OtherCrawls
 from opic.api.definitions import Definitions
 from opic.api.document import PAGE, REFERENCE, Described, openapi
 from opic.api.metrics import OPENMETRICS, TEXT, Metrics
@@ -24,6 +25,7 @@ from opic.api.router import Handler, Routes
 from opic.errors import DiskFull, OpicError, StoreUnavailable
 from opic.messages import definitions, events, frontier, importance, local, operation
 from opic.service.backend import Backend
+from opic.service.open_crawls import OpenCrawls
 from opic.service.tokens import Role, Tokens
 
 log = logging.getLogger("opic.api")
@@ -36,21 +38,22 @@ def create_app(
     metrics: Metrics | None = None,
     tokens: Tokens | None = None,
     instance: str | None = None,
+    crawls: OpenCrawls | None = None,
 ) -> Application:
     """Create the application that serves `service`. The settings are those of its backend.
 
     Where no token is required, requests must name this machine in their header Host, unless `allow_open` is set.
     `metrics` and `tokens` are those of the process, if it uses them elsewhere too; `instance` is the service's name, if
-    it had one before.
+    it had one before; `crawls` are those of the process, by default the service's own, and others as calls name them.
 
     >>> app = create_app(service)  # doctest: +SKIP
     >>> serve(app, sockets=[bind("127.0.0.1", 8080)])  # doctest: +SKIP
     """
-    backend = service.backend
-    settings = backend.settings
+    backend, settings = service.backend, service.backend.settings
     tokens = tokens or Tokens(settings)
     metrics = metrics or Metrics(backend, tokens)
-    calls = Calls(backend, service.not_ready, metrics.handed, instance)
+    crawls = crawls or OpenCrawls(settings, lambda: service.backend)
+    calls, of_crawls = Calls(backend, service.not_ready, metrics.handed, instance), CrawlCalls(crawls)
 
     async def get_metrics(request: Request) -> Response:
         """Return metrics for Prometheus.
@@ -60,15 +63,13 @@ def create_app(
         body, kind = await run_in_threadpool(metrics.scrape, request.headers.get("accept", ""))
         return Response(body, media_type=kind)
 
-    table = table_of(calls, Definitions(backend), get_metrics)
+    table = table_of(calls, Definitions(backend), of_crawls, get_metrics)
 
     @cache
     def document() -> dict[str, Any]:
-        return openapi(table, secured=tokens.required)
+        return openapi(table, secured=tokens.required, crawl=settings.crawl)
 
-    routes = Routes(settings.max_body_bytes, calls.show)
-    for entry in table:
-        routes.add(entry.method, entry.path, entry.call, entry.role)
+    routes = _routes(table, calls)
     _add_pages(routes, document)
     return Application(
         routes,
@@ -76,12 +77,28 @@ def create_app(
         instance=calls.instance,
         document=document,
         observe=metrics.observe,
+        others=OtherCrawls(crawls, partial(_routes_for, of_crawls, get_metrics)),
         problem_of=lambda error: _problem_of(error, backend),
         log_requests=settings.log_requests,
     )
 
 
-def table_of(calls: Calls, defined: Definitions, get_metrics: Handler) -> list[Described]:
+def _routes_for(
+    of_crawls: CrawlCalls, get_metrics: Handler, backend: Backend, count_pages: Callable[[int], None]
+) -> Routes:
+    """Return the routes of a crawl that is not OPIC_CRAWL; the function is told how many pages are handed out."""
+    calls = Calls(backend, backend.not_ready, lambda answer, *_: count_pages(len(answer.pages)))
+    return _routes(table_of(calls, Definitions(backend), of_crawls, get_metrics), calls)
+
+
+def _routes(table: Iterable[Described], calls: Calls) -> Routes:
+    routes = Routes(calls.settings.max_body_bytes, calls.show)
+    for entry in table:
+        routes.add(entry.method, entry.path, entry.call, entry.role)
+    return routes
+
+
+def table_of(calls: Calls, defined: Definitions, of_crawls: CrawlCalls, get_metrics: Handler) -> list[Described]:
     """Return the table of calls, in the order in which the document has them."""
     table = list[Described]()
 
@@ -130,7 +147,16 @@ def table_of(calls: Calls, defined: Definitions, get_metrics: Handler) -> list[D
     add("GET", "/healthz", None, calls.get_healthz, operation.Healthy, ())
     add("GET", "/readyz", None, calls.get_readyz, operation.Readiness, (503,))
     add("GET", "/metrics", None, get_metrics, {TEXT: _TEXT, OPENMETRICS: _TEXT}, ())
-    return table
+    return table + _rows_of_crawls(of_crawls)
+
+
+def _rows_of_crawls(calls: CrawlCalls) -> list[Described]:
+    path, made = "/v1/crawls/{crawl}", {"status": 201, "also": {200: "It was there already, with these rules."}}
+    return [
+        Described("GET", "/v1/crawls", "read", calls.get_crawls, operation.CrawlList),
+        Described("PUT", path, "admin", calls.put_crawl, operation.CrawlMade, _PUT, **made),  # type: ignore[arg-type]
+        Described("DELETE", path, "admin", calls.delete_crawl, operation.CrawlRemoved, (404, 409, 422, 503)),
+    ]
 
 
 _POST: Final = (400, 403, 413, 415, 422, 501, 503)

@@ -24,9 +24,10 @@ from swagger_ui_bundle import swagger_ui_path
 
 from opic.api import rate_limits
 from opic.api.access import Access, header
+from opic.api.crawl_calls import OtherCrawls
 from opic.api.etags import set_cache_headers
 from opic.api.problems import Problem, fit_for_log, from_error, internal
-from opic.api.router import Route, Routes
+from opic.api.router import CRAWL, CRAWLS, VERSION, Route, Routes
 from opic.errors import OpicError
 from opic.service.tokens import Token
 
@@ -34,6 +35,7 @@ log = logging.getLogger("opic.api")
 
 DOC_FILES: Final = "/docs/files/"
 QUIET_PATHS: Final = ("/healthz", "/readyz", "/metrics")  # Requested every few seconds: logged at DEBUG.
+CALL_PATH: Final = "opic.path"  # Of a request's scope: the path of its call, without the crawl that it names.
 ID_HEADER: Final = b"x-request-id"
 COMPRESSED_BYTES_MIN: Final = 1_024  # A smaller body fits in one packet anyway.
 LEVEL: Final = 1  # Of gzip and zstd: see docs/decisions/0015.
@@ -53,6 +55,7 @@ class Application:
         instance: str,
         document: Callable[[], Mapping[str, Any]],
         observe: Callable[[str, str, int, float], None],
+        others: OtherCrawls,
         problem_of: Callable[[OpicError], Problem] = from_error,
         log_requests: bool = False,
     ) -> None:
@@ -65,12 +68,13 @@ class Application:
             document: returns the OpenAPI document.
             observe: called after each request with its method, its route's path or `other`, the status (0: aborted)
                 and the seconds it took.
+            others: answers calls on other crawls.
             problem_of: converts an error of ours to what the caller gets.
             log_requests: log every request; else only those that were aborted or answered with a 5xx status.
         """
         self.instance, self.openapi = instance, document
         self._routes, self._access, self._observe, self._problem_of = routes, access, observe, problem_of
-        self._log_requests = log_requests
+        self._others, self._log_requests = others, log_requests
         self._files = StaticFiles(directory=swagger_ui_path)
         self._compressed = CompressMiddleware(
             _send, minimum_size=COMPRESSED_BYTES_MIN, zstd_level=LEVEL, gzip_level=LEVEL, brotli=False
@@ -130,25 +134,30 @@ class Application:
                 log.error("request %s failed", scope["opic.id"], exc_info=error)
             response = problem.response(scope["opic.id"])
             _drop_tracebacks(error)
-        set_cache_headers(request, path, response)
+        set_cache_headers(request, scope.get(CALL_PATH, path), response)
         rate_limits.tell(request, response)
         return response
 
     async def _routed(self, request: Request, path: str) -> Response:
         matched = self._routes.find(path)
+        if matched is None and (named := self._routes.find_in_crawl(path)) is not None:
+            request.scope[CALL_PATH], matched = named
         is_open = path.startswith(DOC_FILES) if matched is None else matched.is_open
         token = self._access.holder(request, is_open=is_open)
         if token is not None:
-            request.scope["opic.token"] = token
+            request.scope[rate_limits.TOKEN] = token
         if matched is not None:
             if (route := matched.by_method.get(request.method)) is None:
                 raise _wrong_method(matched.by_method)
             request.scope["opic.route"], request.scope["path_params"] = route, matched.parameters
             if route.role is not None:
+                crawl = matched.parameters.get(CRAWL)
                 if token is not None:
-                    self._access.check(token, route.role)
+                    self._access.check(token, route.role, crawl, of_any=route.path == CRAWLS)
                 if (limiter := self._access.limiter(token)) is not None:
                     rate_limits.begin(request, limiter)
+                if crawl is not None and CALL_PATH in request.scope and not self._others.is_own(crawl):
+                    return await self._others.answer(crawl, request.scope[CALL_PATH], request)
             return await route.handler(request)
         if is_open:
             if request.method != "GET":
@@ -196,7 +205,9 @@ def _wrong_method(taken: Mapping[str, object]) -> Problem:
 def _path(scope: Scope) -> str:
     """Return the path of the route that answers, with the name of its parameter; `other` for unknown ones."""
     route: Route | None = scope.get("opic.route")
-    return route.path if route is not None else "other"
+    if route is None:
+        return "other"
+    return route.path if CALL_PATH not in scope else f"{CRAWLS}/{{{CRAWL}}}/{route.path.removeprefix(VERSION)}"
 
 
 def _log(level: int, method: str, scope: Scope, status: int, ms: float) -> None:
@@ -204,7 +215,7 @@ def _log(level: int, method: str, scope: Scope, status: int, ms: float) -> None:
     method, request_id = fit_for_log(method), scope["opic.id"]
     path = fit_for_log(scope.get("raw_path", b"").decode("latin-1") or scope["path"])
     why = f" ({fit_for_log(scope['opic.why'])})" if "opic.why" in scope else ""
-    token: Token | None = scope.get("opic.token")
+    token: Token | None = scope.get(rate_limits.TOKEN)
     if token is not None:
         why = f" token={token.name}{why}"
     given = (method, path, status or "aborted", ms, request_id, why)

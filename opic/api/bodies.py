@@ -1,6 +1,6 @@
 """What callers send as JSON bodies. They are strict: a number is not a string, true is not 1."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.structs import force_setattr
@@ -52,6 +52,31 @@ class Seeds(Struct, frozen=True, forbid_unknown_fields=True):
             examples=[1.0],
         ),
     ] = None
+
+
+class NewCrawl(Struct, frozen=True, forbid_unknown_fields=True):
+    """The rules of a crawl, which are fixed when it is made; those left out are the endpoint's settings."""
+
+    damping: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)] | UnsetType,
+        about("Share of a page's cash that goes to its links: OPIC_DAMPING.", examples=[0.85]),
+    ] = UNSET
+    virtual: Annotated[
+        Literal["grants", "continuous"] | UnsetType, about("How the virtual page pays: OPIC_VIRTUAL.")
+    ] = UNSET
+    regrant: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | UnsetType, about("Size of a further grant: OPIC_REGRANT.")
+    ] = UNSET
+    history_measures: Annotated[
+        Annotated[int, Meta(ge=1, le=64)] | UnsetType, about("Measures kept for each page: OPIC_HISTORY_MEASURES.")
+    ] = UNSET
+    normalize: Annotated[
+        str | UnsetType, about("Names of normalization rules, separated by commas, or none: OPIC_NORMALIZE.")
+    ] = UNSET
+    inflow: Annotated[bool | UnsetType, about("Count the cash from other domains: OPIC_INFLOW.")] = UNSET
+    shards: Annotated[
+        Annotated[int, Meta(ge=1, le=4096)] | UnsetType, about("Number of shards: OPIC_SHARDS.", examples=[1])
+    ] = UNSET
 
 
 class NextRequest(Struct, frozen=True, forbid_unknown_fields=True):

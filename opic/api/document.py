@@ -1,5 +1,6 @@
 """The OpenAPI document, and the page that shows it: derived from the table of calls, their types and docstrings."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from inspect import cleandoc, getdoc
@@ -12,7 +13,7 @@ from opic import __version__
 from opic.api import examples
 from opic.api.etags import KEPT
 from opic.api.problems import JSON, described
-from opic.api.router import AFTER, WITH_BODY, asked_of
+from opic.api.router import AFTER, CRAWL, CRAWLS, VERSION, WITH_BODY, asked_of
 from opic.messages.operation import ProblemDetails
 from opic.model.events import CrawlEvent
 from opic.service.positions import POSITION
@@ -58,6 +59,7 @@ GROUPS: Final = (  # Groups of calls, by what one does with them: name, about, p
         "What the service holds, and whether all is well.",
         ("/v1/stats", "/v1/audit", "/v1/series", "/v1/dead-letters", "/healthz", "/readyz", "/metrics"),
     ),
+    ("Crawls", "Several crawls of one store, behind one endpoint.", ("/v1/crawls", "/v1/crawls/{crawl}")),
 )
 TAG_OF: Final = {path: name for name, _, paths in GROUPS for path in paths}
 _NOT_MOVED: Final = "The answer would say the same as the one with the ETag in `If-None-Match`, but for `as_of`."
@@ -86,10 +88,20 @@ class Described:
     status: int = 200
     body: Mapping[str, Any] | None = None  # The content by media type, of a body that is not only JSON.
     headers: tuple[Mapping[str, Any], ...] = ()
+    also: Mapping[int, str] = dataclasses.field(default_factory=dict)  # What other statuses of the same answer mean.
 
 
-def openapi(calls: Iterable[Described], *, secured: bool) -> dict[str, Any]:
-    """Return the OpenAPI document of calls; `secured`: whether they need the token."""
+def openapi(calls: Iterable[Described], *, secured: bool, crawl: str) -> dict[str, Any]:
+    """Return the OpenAPI document of calls.
+
+    Each path is there once. A server with a variable stands for the other crawls, by which generated clients and the
+    page choose one; paths that are of no crawl name the first server alone.
+
+    Args:
+        calls: the table.
+        secured: whether they need a token.
+        crawl: OPIC_CRAWL.
+    """
     table = list(calls)
     asked = {kind for row in table if (kind := asked_of(row.call)) is not None}  # The document has them in place.
     answers = {row.answer for row in table if isinstance(row.answer, type)}
@@ -106,6 +118,14 @@ def openapi(calls: Iterable[Described], *, secured: bool) -> dict[str, Any]:
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "OPIC", "version": __version__, "description": ABOUT},
+        "servers": [
+            {"url": "/", "description": f"The crawl {crawl}."},
+            {
+                "url": f"{CRAWLS}/{{{CRAWL}}}",
+                "description": "Any crawl.",
+                "variables": {CRAWL: {"default": crawl, "description": "Its name, as GET /v1/crawls lists it."}},
+            },
+        ],
         "paths": paths,
         "components": {"schemas": dict(sorted(schemas.items()))},
         "tags": [{"name": name, "description": about} for name, about, _ in GROUPS],
@@ -114,6 +134,11 @@ def openapi(calls: Iterable[Described], *, secured: bool) -> dict[str, Any]:
         scheme = {"type": "http", "scheme": "bearer", "description": _SCHEME}
         document["components"]["securitySchemes"] = {"token": scheme}
     return document
+
+
+def in_crawl(path: str) -> bool:
+    """Return whether a path may have a crawl's name before it."""
+    return path.startswith(VERSION) and not path.startswith(CRAWLS)
 
 
 def schemas_of(kinds: Iterable[type[Struct]]) -> Schemas:
@@ -151,7 +176,7 @@ def _operation(row: Described, schemas: Schemas, *, secured: bool) -> dict[str, 
         body = {JSON: {"schema": schemas[asked.__name__], "example": examples.BODIES[asked.__name__]}}
     elif asked is not None:
         parameters += _of_query(schemas[asked.__name__])
-    if row.path.startswith("/v1/") and all(parameter["name"] != AFTER for parameter in parameters):
+    if in_crawl(row.path) and all(parameter["name"] != AFTER for parameter in parameters):
         parameters.append({"name": AFTER, "in": "query", "required": False, **_AFTER})
     operation: dict[str, Any] = {
         "tags": [TAG_OF[row.path]],
@@ -160,10 +185,15 @@ def _operation(row: Described, schemas: Schemas, *, secured: bool) -> dict[str, 
         "operationId": row.call.__name__,
         "parameters": parameters,
     }
+    if not in_crawl(row.path):
+        operation["servers"] = [{"url": "/"}]
     if body is not None:
         operation["requestBody"] = {"required": True, "content": body}
-    problems = described(row.path, *refused, *row.problems, 500)
+    no_crawl = (404,) if in_crawl(row.path) and 404 not in row.problems else ()
+    problems = described(row.path, *refused, *no_crawl, *row.problems, 500)
     operation["responses"] = {str(status): said for status, said in {row.status: answer, **problems}.items()}
+    for status, about in row.also.items():
+        operation["responses"][str(status)] = {**answer, "description": about}
     if row.path in KEPT:
         operation["responses"]["304"] = {"description": _NOT_MOVED}
     if secured:  # OpenAPI 3.1: of a scheme without scopes, the list has the roles that are required.

@@ -16,7 +16,7 @@ _facts: Example = {"outside_fetched": 40, "method": "combined", "service_coverag
 _changes: Example = {"changes": [{"outside_fetched": 20, "change": 0.12}, {"outside_fetched": 40, "change": 0.03}]}
 _later: Example = {"expires_at": 1_766_592_000.0}
 
-PATHS: Final = {"domain": "a.example"}  # Parameters of paths.
+PATHS: Final = {"domain": "a.example", "crawl": "news"}  # Parameters of paths.
 BODIES: Final[dict[str, Example]] = {
     "Seeds": {"urls": [A, B], "trust": 1.0},
     "NextRequest": {"n": 10, "crawler": "crawler-7"},
@@ -28,6 +28,7 @@ BODIES: Final[dict[str, Example]] = {
     "RulesGiven": {"rules": [_calendar]},
     "SomeRules": {"add": [_calendar]},
     "PolitenessGiven": {"hosts": {"a.example": {"delay_seconds": 10, "in_flight": 1}}},
+    "NewCrawl": {"damping": 0.85},
     "LocalList": {"pages": [{"url": A, "importance": 1.0}], **_facts, **_changes},
 }
 
@@ -137,6 +138,18 @@ ANSWERS: Final[dict[str, Example]] = {
     },
     "LocalDomains": {"domains": [{"domain": "a.example", "pages": 1, **_facts, **_later}], "as_of": NOW},
     "LocalListKept": {"domain": "a.example", "pages": 1},
+    "CrawlList": {
+        "crawls": [
+            {"name": "news", "shards": 1, "known_pages": 4, "read_pages": 3, "open": True},
+            {"name": "old", "shards": 1, "known_pages": 4, "read_pages": 3, "open": False, "moved_to": "news"},
+        ],
+        "default": "default",
+    },
+    "CrawlMade": {
+        **{"name": "news", "made": True, "topic": "crawl.events.news"},
+        "worker": "start one: OPIC_CRAWL=news opic worker",
+    },
+    "CrawlRemoved": {"deleted": "news", "keys_removed": 18},
     "Audit": {**_books, "shards": [{"shard": 0, **_books, "mismatches": []}]},
     "Stats": {
         **{"loaded_at": NOW - 3_600, "loaded_as_of": NOW - 86_400, "loaded_error_bound": 1e-6, "loaded_pages": 4},

@@ -32,6 +32,7 @@ KINDS: Final[dict[str, tuple[int, str]]] = {  # By the last part of `type`: HTTP
     "foreign-host": (403, "Host header of another machine refused"),
     "foreign-origin": (403, "Cross-origin request refused"),
     "no-such-path": (404, "Unknown path"),
+    "no-such-crawl": (404, "Unknown crawl"),
     "unknown-page": (404, "Unknown page"),
     "no-list": (404, "No list of this domain"),
     "wrong-method": (405, "Method not allowed"),
@@ -58,6 +59,7 @@ KINDS: Final[dict[str, tuple[int, str]]] = {  # By the last part of `type`: HTTP
     "disk-full": (503, "The store's disk is full"),
     "keys-full": (503, "Too many Idempotency-Keys in use"),
     "too-many-connections": (503, "Too many connections"),
+    "too-many-crawls": (503, "Too many crawls are open"),
     "store-away": (503, "Store unavailable"),
 }
 # Kinds that only some calls answer with, or none that the OpenAPI document describes.
@@ -80,7 +82,7 @@ ONLY_OF: Final[Mapping[str, tuple[str, ...]]] = {
         "/v1/inlinks",
         "/v1/next",
     ),
-    "refused": ("/v1/classes", "/v1/rules", "/v1/politeness", "/v1/local/{domain}"),
+    "refused": ("/v1/classes", "/v1/rules", "/v1/politeness", "/v1/local/{domain}", "/v1/crawls/{crawl}"),
     "changed": ("/v1/classes", "/v1/rules"),
     "bad-event": ("/v1/events",),
     "key-reused": ("/v1/events",),
@@ -96,6 +98,7 @@ DETAILS: Final[Mapping[str, str]] = {
     "not-allowed": "this call wants the role crawl, and the token crawler-7 has read",
     "foreign-host": "the header Host is 'a.example', and OPIC_API_TOKEN is not set: use http://localhost",
     "foreign-origin": "the header Origin names another site than Host: set OPIC_API_TOKEN to allow that",
+    "no-such-crawl": "there is no crawl 'news': GET /v1/crawls lists those there are, PUT makes one",
     "unknown-page": "https://a.example/ was never seen",
     "no-list": "no estimator has sent a list of a.example: `opic local-rank` makes one",
     "refused": "the classes were accepted, but are not in effect: other classes were set at the same time",
@@ -118,6 +121,7 @@ DETAILS: Final[Mapping[str, str]] = {
     "disk-full": "the disk of the store is full (12.0 MiB free, 64.0 MiB wanted): make room on it",
     "keys-full": "4,194,304 Idempotency-Keys are remembered, OPIC_MAX_KEYS_BYTES allows no more",
     "too-many-connections": "the service has as many connections as OPIC_MAX_CONNECTIONS allows: try again",
+    "too-many-crawls": "crawl 'news' can't be opened beside default, blogs: OPIC_MAX_CRAWLS is 2",
     "store-away": "the store does not answer",
 }
 
@@ -193,6 +197,9 @@ def _encoded(content: object) -> bytes:
 
 # The first that fits. Others are internal.
 OF_ERRORS: Final[Sequence[tuple[type[errors.OpicError], str]]] = (
+    (errors.NoSuchCrawl, "no-such-crawl"),
+    (errors.TooManyCrawls, "too-many-crawls"),
+    (errors.NotPermitted, "refused"),
     (errors.KeyReused, "key-reused"),
     (errors.KeysFull, "keys-full"),
     (errors.DiskFull, "disk-full"),
@@ -218,7 +225,7 @@ def from_error(error: errors.OpicError) -> Problem:
     headers = {}
     if isinstance(error, (errors.KeysFull, errors.KafkaThrottled)):
         headers["Retry-After"] = str(error.retry_seconds)
-    elif kind in ("disk-full", "kafka-refused"):
+    elif kind in ("disk-full", "kafka-refused", "too-many-crawls"):
         headers["Retry-After"] = str(MENDED_SECONDS)
     return Problem(kind, str(error), headers=headers)
 

@@ -49,6 +49,12 @@ class Nothing(Given, frozen=True):
     """A call without parameters: any parameter is an error."""
 
 
+class CrawlToRemove(Given, frozen=True):
+    """The crawl to remove, named again."""
+
+    confirm: Annotated[str, about("The name of the crawl, as in the path.", examples=["news"])]
+
+
 class FieldError(ValueError):
     """The value of a field is invalid."""
 

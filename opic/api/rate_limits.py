@@ -10,6 +10,7 @@ from opic.api.problems import Problem
 from opic.service.rates import Limiter, OverRate
 
 LIMITER: Final = "opic.limiter"
+TOKEN: Final = "opic.token"  # noqa: S105 - the key of the caller's token in a request's scope
 RUNNING: Final = "opic.running"
 
 

@@ -1,6 +1,8 @@
 """Request routing: find the handler by method and path, check the parameters, call the handler.
 
-Paths are fixed strings, or end with one parameter, as `/v1/local/{domain}` does; so a dictionary finds them.
+Paths are fixed strings, or end with one parameter, as `/v1/local/{domain}` does; so a dictionary finds them. The
+beginning `/v1/crawls/NAME` may name the crawl: `/v1/crawls/news/top`, or `/v1/crawls/news/v1/top` for clients that
+add the paths to a base URL.
 """
 
 import inspect
@@ -22,6 +24,9 @@ from opic.service.tokens import Role
 Answer = Struct | Mapping[str, object] | Response
 Call = Callable[..., Awaitable[Response]] | Callable[..., Answer]
 Handler = Callable[[Request], Awaitable[Response]]
+VERSION: Final = "/v1/"
+CRAWLS: Final = "/v1/crawls"
+CRAWL: Final = "crawl"  # The parameter of a path that names a crawl.
 AFTER: Final = "after"  # The parameter that names a position, of any call; or a cursor, of some.
 WITH_BODY: Final = ("POST", "PUT", "PATCH")
 
@@ -63,7 +68,7 @@ class Routes:
             _, by_method = self._under.setdefault(before, (last[1:-1], {}))
         else:
             by_method = self._fixed.setdefault(path, Found({}, {}, is_open=role is None)).by_method
-        show = self._show if path.startswith("/v1/") else None
+        show = self._show if path.startswith(VERSION) and not path.startswith(CRAWLS) else None
         by_method[method] = Route(path, handler_of(method, call, self._body_bytes_max, show), role)
 
     def find(self, path: str) -> Found | None:
@@ -75,6 +80,22 @@ class Routes:
             return None
         name, by_method = self._under[before]
         return Found(by_method, {name: last}, is_open=False)
+
+    def find_in_crawl(self, path: str) -> tuple[str, Found] | None:
+        """Return the path of a call without the crawl that it names, and what there is, with the crawl as a parameter.
+
+        None if the path names no crawl, or is unknown.
+
+        >>> Routes(0, None).find_in_crawl("/v1/top") is None
+        True
+        """
+        before, _, rest = path.partition(f"{CRAWLS}/")
+        if before or not rest:
+            return None
+        crawl, _, call = rest.partition("/")
+        own = VERSION + call.removeprefix(VERSION[1:])
+        matched = None if own.startswith(CRAWLS) else self.find(own)
+        return None if matched is None else (own, matched._replace(parameters={**matched.parameters, CRAWL: crawl}))
 
 
 def asked_of(call: Call) -> type[Struct] | None:

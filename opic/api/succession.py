@@ -16,6 +16,7 @@ from opic.api.metrics import Metrics
 from opic.background import repeated
 from opic.errors import CrawlMoved, StoreError
 from opic.service.moves import CLOSE_SECONDS, LOOK_SECONDS_STOPPED, hold_while
+from opic.service.open_crawls import OpenCrawls
 from opic.service.tokens import Tokens
 from opic.store.shard import check_known
 
@@ -25,7 +26,9 @@ LOOK_SECONDS: Final = 0.25
 
 
 class MovableService(Service, Protocol):
-    """A service that can go on with another crawl."""
+    """A service that can go on with another crawl, and open more."""
+
+    crawls: OpenCrawls
 
     def succeed(self) -> None:
         """Go on with the crawl that took the place of this one."""
@@ -45,7 +48,9 @@ class Succession:
     ) -> None:
         """Answer for an open service; the arguments are those of `create_app`."""
         self._service, self._metrics, self._holds = service, metrics, False
-        self._make = partial(create_app, service, allow_open=allow_open, metrics=metrics, tokens=tokens)
+        self._make = partial(
+            create_app, service, allow_open=allow_open, metrics=metrics, tokens=tokens, crawls=service.crawls
+        )
         self.current = self._make(instance=instance)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -172,8 +172,6 @@ def _serve_together(
     from opic.service.endpoint_processes import EndpointProcesses
     from opic.service.service import EmbeddedService, supervised
 
-    if frontier.urlfrontier is not None and settings.urlfrontier_crawls > 1:
-        raise SettingsError("OPIC_URLFRONTIER_CRAWLS over 1 needs OPIC_PROCESSES=1: one process opens the crawls")
     url, instance, done = url_of(listener), uuid.uuid4().hex, threading.Event()
     options = ["--allow-open"] if allow_open else []
     with ExitStack() as stack:

@@ -212,12 +212,12 @@ def begin_anew(
     Removes what is left of the crawl. A crawl that is whole is kept, and processes that knew another then take it.
     Rather restore a backup if there is one. Needs a user that may remove keys.
     """
-    from opic.ops import crawls
+    from opic.service import stored_crawls
 
     if not accept:
         raise BadInput("this gives up what the store has lost: restore a backup, or say --accept-loss")
     with connected(chosen, make=True) as (settings, client):
-        removed = crawls.begin_anew(client, settings.crawl, settings.rules_given(), settings.shards)
+        removed = stored_crawls.begin_anew(client, settings.crawl, settings.rules_given(), settings.shards)
     print_fields({"crawl": settings.crawl, "keys_removed": removed})
 
 
@@ -316,8 +316,8 @@ def crawls(
     A crawl is not deleted while a worker of it runs. Stop its endpoints first, too: they answer nothing from then on.
     Needs a user that may remove keys.
     """
-    from opic.ops.crawls import crawls_of, delete_crawl
     from opic.service.known_crawls import KnownCrawls
+    from opic.service.stored_crawls import crawls_of, delete_crawl
 
     with connected(chosen, writes=delete is not None) as (settings, client):
         if delete is None:

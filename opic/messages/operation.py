@@ -163,6 +163,40 @@ class DeadLetters(Struct, frozen=True):
     as_of: AsOf
 
 
+class StoredCrawl(Struct, frozen=True):
+    """A crawl of the store."""
+
+    name: str
+    shards: int
+    known_pages: Annotated[int, about("0 while a backup is restored into it, or another crawl is moved to it.")]
+    read_pages: int
+    open: Annotated[bool, always("Whether this endpoint has it open.")] = False
+    moved_to: Annotated[str | None, about("The crawl that took its place, to which the name leads.")] = None
+
+
+class CrawlList(Struct, frozen=True):
+    """The crawls of the store that the token is for."""
+
+    crawls: list[StoredCrawl]
+    default: Annotated[str, about("OPIC_CRAWL: the crawl of the calls that name none.")]
+
+
+class CrawlMade(Struct, frozen=True):
+    """A crawl that is there now."""
+
+    name: str
+    made: Annotated[bool, about("False if it was there already, with these rules.")]
+    worker: Annotated[str, about("Who runs its worker; nothing that is sent takes effect without one.")]
+    topic: Annotated[str | None, about("With Kafka: the topic of its events.")] = None
+
+
+class CrawlRemoved(Struct, frozen=True):
+    """A crawl that is gone."""
+
+    deleted: Annotated[str, about("Its name.")]
+    keys_removed: int
+
+
 class Healthy(Struct, frozen=True):
     """The process answers."""
 

@@ -33,10 +33,10 @@ from opic.migration.target import Target
 from opic.model.cash import FORGOTTEN, CrawlRules
 from opic.model.events import LOG_PARTITION
 from opic.model.page_links import PageLinks
-from opic.ops.crawls import check_may_remove, remove_keys
 from opic.replica.crawl import Crawl
 from opic.replica.effect import Effect
 from opic.replica.stored_links import read_links
+from opic.service.stored_crawls import check_may_remove, remove_keys
 from opic.store.connection import Client, ask, store_errors
 from opic.store.durability import Durability, await_durable
 from opic.store.keys import CRAWL_NAME, Keys

@@ -27,10 +27,10 @@ from opic.model.books import Books
 from opic.model.cash import MILLION, CrawlRules
 from opic.ops.backup_check import ShardChecked, audit_of, check_backup, rules_of, summary_of
 from opic.ops.backup_files import LOG_SHARD, SEGMENT, SEGMENTS, file_name, read_manifest, read_values
-from opic.ops.crawls import check_may_remove, close_crawl, remove_keys
 from opic.replica.crawl import Crawl
 from opic.replica.effect import Effect
 from opic.replica.stored_links import LIST_FIELDS, LinkList
+from opic.service.stored_crawls import check_may_remove, close_crawl, remove_keys
 from opic.store.commands import Command, flat, portions
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys, of_call

@@ -25,6 +25,11 @@ def child_environment(settings: Settings) -> dict[str, str]:
     return environment
 
 
+def is_child() -> bool:
+    """Return whether a process of the service started this one, which has made what this one works on."""
+    return bool(os.environ.get("OPIC_CHILD"))
+
+
 def parent_is_gone() -> bool:
     """Return whether this process is such a child, and who started it has ended.
 

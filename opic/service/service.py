@@ -2,17 +2,16 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
 
 from opic.background import repeated
 from opic.errors import StoreError, StoreUnavailable
 from opic.ingest import Writer
-from opic.memory import memory_bytes
 from opic.service.backend import Backend
 from opic.service.embedded import EmbeddedServer, disk_full
-from opic.service.known_crawls import KnownCrawls
+from opic.service.open_crawls import OpenCrawls, settings_of
 from opic.service.service_file import Address, address_of
 from opic.service.worker_processes import WorkerProcesses
 from opic.settings import Settings
@@ -28,10 +27,11 @@ HEALTHY_SECONDS = 10.0  # After this long without a failure, the next restart wa
 class EmbeddedService:
     """The bundled store and a worker process, started, supervised and stopped together.
 
-    Use as a context manager; `backend` is open inside.
+    Use as a context manager; inside, `backend` is open, and `crawls` has it and the other crawls that calls name.
     """
 
     backend: Backend
+    crawls: OpenCrawls
 
     def __init__(self, settings: Settings, *, worker: bool = True, create: bool = True, answers: bool = True) -> None:
         """Create the service; entering the context starts it.
@@ -62,6 +62,9 @@ class EmbeddedService:
             if self._with_worker and self._answers:
                 self.backend.start()
             stack.callback(self._workers.stop)
+            run_workers = self.run_workers if self._with_worker else None
+            self.crawls = OpenCrawls(self.settings, lambda: self.backend, run_workers)
+            stack.callback(self.crawls.close)
             stack.enter_context(supervised(self._restart_ended))
             self._stack = stack.pop_all()
         return self
@@ -74,7 +77,7 @@ class EmbeddedService:
     def not_ready(self) -> str | None:
         """Return why no request should come here now, or None."""
         reason = self.backend.disk_full()
-        if reason is None and self._with_worker and not self._workers.all_run():
+        if reason is None and self._with_worker and not self._workers.runs(self.settings.crawl):
             return "the worker is not running; it is being started"
         return reason or self.backend.not_ready()
 
@@ -87,21 +90,10 @@ class EmbeddedService:
         finally:
             self.server.announce(None)
 
-    def open_crawl(self, name: str) -> Backend:
-        """Open another crawl of the store, and make it if there is none; a worker of its own applies its events.
-
-        Its kept links may use as much memory as those of OPIC_CRAWL, divided by OPIC_URLFRONTIER_CRAWLS.
-
-        Raises:
-            StoreError: it can't be used.
-        """
-        links = (self.settings.max_links_bytes or memory_bytes() // 2) // self.settings.urlfrontier_crawls
-        settings = self.settings.model_copy(update={"crawl": name, "max_links_bytes": links})
-        backend = Backend(settings, self.server.url)
-        self._stack.callback(backend.close)
-        self._workers.start(settings, self.server.url)
-        backend.start()
-        return backend
+    def run_workers(self, crawls: Collection[str], ended: Collection[str] = ()) -> None:
+        """Let a worker run for each of these crawls beside that of OPIC_CRAWL, and for no other."""
+        wanted = [settings_of(self.settings, name) for name in crawls if name not in ended]
+        self._workers.run([self.settings, *wanted], self.server.url)
 
     def succeed(self) -> None:
         """Go on with the crawl that took the place of this one: `backend` is another one from now on."""
@@ -109,10 +101,6 @@ class EmbeddedService:
         self._stack.callback(backend.close)
         backend.start()
         self.backend = backend
-
-    def crawl_names(self) -> list[str]:
-        """Return the names of the crawls that the store has."""
-        return KnownCrawls(self.settings).names()
 
     def _restart_ended(self) -> bool:
         server = self.server.process

@@ -11,6 +11,7 @@ from opic.ingest.outage import Outage
 from opic.ingest.worker import Backoff
 from opic.service.backend import Backend
 from opic.service.embedded import EmbeddedServer
+from opic.service.open_crawls import OpenCrawls, RunWorkers
 from opic.settings import Settings
 
 log = logging.getLogger("opic.service")
@@ -19,13 +20,20 @@ log = logging.getLogger("opic.service")
 class StandingService:
     """The endpoint of a service whose store, workers and, if used, Kafka run elsewhere, or in a process beside it.
 
-    Use as a context manager; `backend` is open inside.
+    Use as a context manager; inside, `backend` is open, and `crawls` has it and the other crawls that calls name.
     """
 
     backend: Backend
+    crawls: OpenCrawls
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, run_workers: RunWorkers | None = None) -> None:
+        """Open nothing yet.
+
+        Args:
+            settings: the settings of the service.
+            run_workers: runs the workers of other crawls; None if an operator does.
+        """
+        self.settings, self._run_workers = settings, run_workers
 
     def __enter__(self) -> "StandingService":
         if self.settings.kafka_bootstrap is not None:
@@ -39,6 +47,7 @@ class StandingService:
             self.backend.close()
             raise
         self.backend.start()
+        self.crawls = OpenCrawls(self.settings, lambda: self.backend, self._run_workers)
         return self
 
     def _opened(self) -> Backend:
@@ -65,6 +74,7 @@ class StandingService:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.crawls.close()
         self.backend.close()
 
     def succeed(self) -> None:

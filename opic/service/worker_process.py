@@ -27,7 +27,7 @@ from opic.ingest.worker_health import Health, HealthPort
 from opic.logs import log_to_stderr
 from opic.memory import give_back_large_arrays, search_garbage_rarely
 from opic.replica import Crawl
-from opic.service.child_processes import parent_is_gone
+from opic.service.child_processes import is_child, parent_is_gone
 from opic.service.embedded import EmbeddedServer, disk_full
 from opic.service.known_crawls import KnownCrawls
 from opic.service.moves import after_moves
@@ -77,9 +77,11 @@ class Worker:
             settings = self.settings = self._patiently(self._after_moves)
             known = KnownCrawls(settings)
             durability = Durability(settings.durability, settings.wait_replicas, settings.wait_seconds)
+            # Who started this process has opened the crawl, and its rules need not be those of the environment.
+            ours = not is_child()
             crawl = self._patiently(lambda: Crawl.open(
-                self._recognised(known), settings.crawl, settings.rules_given(), shards=settings.shards,
-                durability=durability, yields=settings.yields, keep_links=settings.keep_links,
+                self._recognised(known), settings.crawl, settings.rules_given() if ours else {}, create=ours,
+                shards=settings.shards, durability=durability, yields=settings.yields, keep_links=settings.keep_links,
             ))  # fmt: skip
             known.keep(crawl.shards[0].secret)
             if (problem := self._patiently(lambda: durability_problem(crawl.client, durability))) is not None:

@@ -3,6 +3,8 @@
 import logging
 import subprocess
 import sys
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from opic.service.child_processes import child_environment, end_all
@@ -21,8 +23,18 @@ class WorkerProcesses:
             data: the data directory, whose disk the workers look at; None where the store runs elsewhere.
             log_level: of the records that the workers write to standard error, at least.
         """
-        self._data, self._log_level = data, log_level
+        self._data, self._log_level, self._lock = data, log_level, threading.RLock()
         self._running = dict[str, tuple[Settings, subprocess.Popen[bytes]]]()
+
+    def run(self, wanted: Sequence[Settings], store: str) -> None:
+        """Let a worker run for each of the crawls of these settings, and end the others."""
+        with self._lock:
+            for settings in wanted:
+                if settings.crawl not in self._running:
+                    self.start(settings, store)
+            names = {settings.crawl for settings in wanted}
+            ended = [self._running.pop(name)[1] for name in list(self._running) if name not in names]
+        end_all(ended, "a worker")
 
     def start(self, settings: Settings, store: str) -> None:
         """Start the worker of a crawl on the store at a URL."""
@@ -41,20 +53,22 @@ class WorkerProcesses:
     def process(self, crawl: str) -> subprocess.Popen[bytes]:
         return self._running[crawl][1]
 
-    def all_run(self) -> bool:
-        """Return whether there are workers, and all run."""
-        return bool(self._running) and not self._ended()
+    def runs(self, crawl: str) -> bool:
+        """Return whether the worker of a crawl was started, and has not ended."""
+        started = self._running.get(crawl)
+        return started is not None and started[1].poll() is None
 
     def _ended(self) -> list[tuple[Settings, subprocess.Popen[bytes]]]:
         return [(settings, worker) for settings, worker in list(self._running.values()) if worker.poll() is not None]
 
     def restart(self, store: str) -> bool:
         """Start those again that ended by themselves; return whether there were any."""
-        ended = self._ended()
-        for settings, worker in ended:
-            text = "the worker of crawl %s ended (exit %s); starting it again"
-            log.error(text, settings.crawl, worker.returncode)
-            self.start(settings, store)
+        with self._lock:
+            ended = self._ended()
+            for settings, worker in ended:
+                text = "the worker of crawl %s ended (exit %s); starting it again"
+                log.error(text, settings.crawl, worker.returncode)
+                self.start(settings, store)
         return bool(ended)
 
     def stop(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final, Self, overload
 from opic.errors import SettingsError
 
 FORMAT: Final = "5"  # Format version of keys, journal and checkpoint. Other versions are refused.
-CRAWL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+CRAWL_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,64}")  # No part of a path that clients resolve.
 HASH, ZSET, SET, STREAM, STRING = "hash", "zset", "set", "stream", "string"
 
 

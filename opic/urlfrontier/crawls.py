@@ -12,7 +12,7 @@ from typing import Final
 import grpc
 
 from opic.api.coalescing import Coalescer
-from opic.errors import BadInput
+from opic.errors import BadInput, NoSuchCrawl
 from opic.frontier import PagesRequest
 from opic.messages.frontier import NextPages, Page
 from opic.model.cash import MILLION
@@ -22,15 +22,16 @@ from opic.model.ledger_page import LedgerPage
 from opic.model.page_notes import unpack_meta
 from opic.service.backend import Backend
 from opic.service.forgetting import PageSelection, forget, forget_pages
-from opic.service.moves import CLOSE_SECONDS, hold_while
+from opic.service.moves import CLOSE_SECONDS
+from opic.service.open_crawls import OpenCrawls
 from opic.service.tokens import Token
-from opic.store.keys import CRAWL_NAME
 from opic.urlfrontier import items
 from opic.urlfrontier import urlfrontier_pb2 as pb
 from opic.urlfrontier.parents import Parents, tell
 from opic.urlfrontier.queues import known_before, known_since, leased, pages
 from opic.urls.canonical import canonical_host, host_of, shown
 
+INTERFACE: Final = "urlfrontier"
 DEFAULT_NAMES: Final = ("", "DEFAULT")  # Of OPIC_CRAWL, in calls.
 PARENT_SECONDS: Final = 10.0  # How long a Discovered item waits for the event of the page that links to it.
 LEASE_SECONDS: Final = 30.0  # Lease of a call without `delay_requestable`, as in the reference implementation.
@@ -260,68 +261,42 @@ def _until_done(forgetting: Callable[[], Mapping[str, object]]) -> int:
 
 
 class Crawls:
-    """The open crawls by name: OPIC_CRAWL, and others that are opened when a call first names them."""
+    """The crawls by the names that calls give them, and whether the caller's token is for them."""
 
-    def __init__(
-        self,
-        present: Callable[[], Backend],
-        other: Callable[[str], Backend] | None = None,
-        others: Callable[[], Sequence[str]] = list,
-    ) -> None:
-        """Begin with OPIC_CRAWL.
-
-        Args:
-            present: returns the store, open for OPIC_CRAWL or the crawl that is in its place now.
-            other: opens another crawl, and makes it if there is none yet; None if there may be no others.
-            others: the names of crawls that the store has.
-        """
-        self._present, settings = present, present().settings
-        self._first, self._most = settings.crawl, settings.urlfrontier_crawls
-        self._open = {self._first: UrlFrontierCrawl(present())}
-        self._other, self._others, self._opening = other, others, asyncio.Lock()
+    def __init__(self, crawls: OpenCrawls) -> None:
+        self._crawls, self._first = crawls, crawls.first.name
 
     async def crawl_of(self, name: str, *, make: bool = False) -> UrlFrontierCrawl:
-        """Return a crawl; with `make`, one that does not exist yet is made.
+        """Return a crawl; with `make`, one that does not exist yet is made, if the caller may.
 
         Raises:
-            BadInput: there is no such crawl, or there may be no more.
-            CallRefused: the caller's token is for other crawls.
+            BadInput: there is no such crawl.
+            CallRefused: the caller's token is for other crawls, or does not allow to make one.
+            TooManyCrawls: no more may be open.
             StoreError: it can't be opened.
         """
         name = self._first if name in DEFAULT_NAMES else name
         self.check_caller(name)
-        if name == self._first:
-            return await self._of_present()
-        if name not in self._open:
-            async with self._opening:
-                if name not in self._open:
-                    self._open[name] = UrlFrontierCrawl(await asyncio.to_thread(self._opened, name, make))
-        return self._open[name]
-
-    async def _of_present(self) -> UrlFrontierCrawl:
-        """Return OPIC_CRAWL, or the crawl in its place, for which it waits while the one is moved to the other."""
-        await hold_while(lambda: self._present().crawl.stopped)
-        former, backend = self._open[self._first], self._present()
-        if former.backend is not backend:
-            self._open[self._first] = UrlFrontierCrawl(backend, former)
+        try:
+            opened = await self._crawls.crawl(name)
+        except NoSuchCrawl:
+            if not make:
+                raise
+            if (token := caller.get()) is not None and (lacks := token.lacks("admin")) is not None:
+                raise CallRefused(grpc.StatusCode.PERMISSION_DENIED, f"no crawl {shown(name)} yet: {lacks}") from None
+            await self._crawls.make(name)
+            opened = await self._crawls.crawl(name)
+        former: UrlFrontierCrawl | None = opened.handlers.get(INTERFACE)
+        if former is not None and former.backend is opened.backend:
+            return former
+        crawl = opened.handlers[INTERFACE] = UrlFrontierCrawl(opened.backend, former)
+        if former is not None:
             asyncio.get_running_loop().call_later(CLOSE_SECONDS, former.close)
-        return self._open[self._first]
-
-    def _opened(self, name: str, make: bool) -> Backend:
-        if self._other is None or len(self._open) >= self._most:
-            raise BadInput(
-                f"crawl {shown(name)}: this service has {', '.join(self._open)}, and may have {self._most} in total: "
-                "see OPIC_URLFRONTIER_CRAWLS"
-            )
-        if not CRAWL_NAME.fullmatch(name):
-            raise BadInput(f"crawl {shown(name)}: a crawl's name is 1 to 64 letters, digits, '_', '.' or '-'")
-        if not make and name not in self._others():
-            raise BadInput(f"there is no crawl {shown(name)}")
-        return self._other(name)
+        return crawl
 
     def names(self) -> list[str]:
         """Return the names of the crawls that the caller's token is for, OPIC_CRAWL first. Blocks."""
-        others = {*self._open, *(self._others() if self._other else ())} - {self._first}
+        others = {crawl.name for crawl in self._crawls.stored()} - {self._first}
         token = caller.get()
         return [name for name in (self._first, *sorted(others)) if token is None or token.is_for([name])]
 
@@ -338,5 +313,6 @@ class Crawls:
 
     def close(self) -> None:
         """Stop the threads."""
-        for crawl in self._open.values():
-            crawl.close()
+        for opened in (self._crawls.first, *self._crawls.opened):
+            if INTERFACE in opened.handlers:
+                opened.handlers.pop(INTERFACE).close()

@@ -67,7 +67,7 @@ GRACE_SECONDS: Final = 5.0
 
 @contextmanager
 def serving(
-    service: "EmbeddedService | StandingService",
+    service: EmbeddedService | StandingService,
     port: int,
     metrics: Metrics,
     tokens: Tokens | None = None,
@@ -84,13 +84,12 @@ def serving(
         allow_delete: whether clients may forget all pages of the crawl.
 
     Raises:
-        SettingsError: the port can't be had, the interface would be open to other machines without a token, or the
-            service can't have several crawls.
+        SettingsError: the port can't be had, or the interface would be open to other machines without a token.
     """
     host, tokens = service.settings.host, tokens or Tokens(service.settings)
     if not tokens.required and not service.settings.on_loopback:
         raise SettingsError(f"--urlfrontier on {host} is open to other machines: set OPIC_API_TOKEN, or OPIC_HOST")
-    crawls, started, loop, end = _crawls_of(service), Future[str](), asyncio.new_event_loop(), asyncio.Event()
+    crawls, started, loop, end = Crawls(service.crawls), Future[str](), asyncio.new_event_loop(), asyncio.Event()
 
     async def run() -> None:
         server = grpc.aio.server(
@@ -129,17 +128,6 @@ def _work(loop: asyncio.AbstractEventLoop, run: Callable[[], Coroutine[Any, Any,
             started.set_exception(error)
     finally:
         loop.close()
-
-
-def _crawls_of(service: "EmbeddedService | StandingService") -> Crawls:
-    backend = service.backend
-    if backend.settings.urlfrontier_crawls == 1:
-        return Crawls(lambda: service.backend)
-    if not isinstance(service, EmbeddedService) or backend.settings.kafka_bootstrap is not None:
-        raise SettingsError(
-            "OPIC_URLFRONTIER_CRAWLS over 1 needs --embedded, without Kafka; otherwise run a service for each crawl"
-        )
-    return Crawls(lambda: service.backend, service.open_crawl, service.crawl_names)
 
 
 async def _start(server: grpc.aio.Server, frontier: UrlFrontier, tokens: Tokens) -> None:

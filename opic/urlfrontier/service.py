@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 import grpc
 
 from opic.api.metrics import Metrics
-from opic.errors import BadInput, OpicError
+from opic.errors import BadInput, OpicError, TooManyCrawls
 from opic.urlfrontier import urlfrontier_pb2 as pb
 from opic.urlfrontier.crawls import DAY_SECONDS, CallRefused, Crawls, UrlFrontierCrawl
 from opic.urlfrontier.items import NEVER, info_of
@@ -96,7 +96,7 @@ class UrlFrontier:
         for name in names if self._active else ():
             try:
                 crawl = await self._crawls.crawl_of(name)
-            except BadInput:
+            except (BadInput, TooManyCrawls):
                 continue
             keys = set[str]()
             async with aclosing(self._leased(crawl, part, name)) as leased:  # Releases at once if the client is gone.

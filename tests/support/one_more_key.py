@@ -14,9 +14,9 @@ from logs import PARTITION, forget, seeds
 
 from opic.ingest import Writer
 from opic.ops.backup import backup
-from opic.ops.crawls import delete_crawl
 from opic.ops.restore import restore
 from opic.replica import Crawl
+from opic.service.stored_crawls import delete_crawl
 from opic.store.keys import Keys
 from opic.store.library import load_functions
 

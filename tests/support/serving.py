@@ -48,7 +48,7 @@ def serving_client(directory: Path, **settings: object) -> Iterator[Client]:
 def serving(service: Any, *, allow_open: bool = False, tokens: Tokens | None = None, **limits: float) -> Iterator[str]:
     """Serve a service, or what looks like one, on a free port, with other limits on connections; lend the URL."""
     listener = bind("127.0.0.1", 0)
-    app = create_app(service, allow_open=allow_open, tokens=tokens)
+    app = create_app(service, allow_open=allow_open, tokens=tokens, crawls=getattr(service, "crawls", None))
     server = make_server(app, ConnectionLimits(**limits))  # type: ignore[arg-type]
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()

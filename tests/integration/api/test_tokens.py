@@ -25,12 +25,14 @@ READ += ["series", "stats", "top"]
 CALLS = {
     "publish": ["POST /v1/events", "POST /v1/seeds", "PUT /v1/local/{domain}"],
     "crawl": ["POST /v1/next", "POST /v1/release", "POST /v1/leases/renew"],
-    "read": ["POST /v1/importance", "POST /v1/inflow", *(f"GET /v1/{name}" for name in READ)],
+    "read": ["POST /v1/importance", "POST /v1/inflow", "GET /v1/crawls", *(f"GET /v1/{name}" for name in READ)],
     "admin": ["DELETE /v1/pages", *(f"{put} /v1/{name}" for put in ("PUT", "PATCH") for name in ("classes", "rules"))],
     None: ["GET /healthz", "GET /readyz", "GET /metrics"],
 }
-CALLS["admin"].append("PUT /v1/politeness")
+CALLS["admin"] += ["PUT /v1/politeness", "PUT /v1/crawls/{crawl}", "DELETE /v1/crawls/{crawl}"]
+OF_ANY_CRAWL = "GET /v1/crawls"  # For a token of whatever crawls, which it lists.
 ROLE_OF = {call: role for role, calls in CALLS.items() for call in calls}
+ROLE_TOKENS = [*ROLES, "OPIC_API_TOKEN", "reads-and-publishes", "of-another-crawl", "wrong", None]
 MAY = {"publish": {"publish"}, "crawl": {"crawl", "publish"}, "read": {"read"}, "admin": set(ROLES)}
 
 
@@ -45,7 +47,8 @@ class Guarded:
     def ask(self, call: str, name: str | None, **more: Any) -> httpx.Response:
         method, path = call.split(" ")
         headers = {} if name is None else {"authorization": f"Bearer {self.secrets.get(name, name)}"}
-        return self.http.request(method, path.replace("{domain}", "a.example"), headers=headers, **more)
+        path = path.replace("{domain}", "a.example").replace("{crawl}", "default")
+        return self.http.request(method, path, headers=headers, **more)
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +71,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         httpx.Client(base_url=url, timeout=30) as http,
     ):
         patch.setattr("opic.service.tokens.LOOK_SECONDS", 0.02)
+        for crawl in ("other", "more"):
+            made = http.put(f"/v1/crawls/{crawl}", json={}, headers={"authorization": f"Bearer {ADMIN}"})
+            assert made.status_code == 201
         with tokens.watched():
             yield Guarded(http, folder / "tokens.toml", secrets)
 
@@ -85,13 +91,13 @@ def test_document_has_the_role_of_every_call(guarded: Guarded) -> None:
     assert sum("not-allowed" in json.dumps(one.get("403", "")) for one in named) == len(calls) - 3
 
 
-@pytest.mark.parametrize("role", [*ROLES, "OPIC_API_TOKEN", "reads-and-publishes", "of-another-crawl", "wrong", None])
+@pytest.mark.parametrize("role", ROLE_TOKENS)
 def test_every_call_is_made_with_the_roles_that_include_its_own_alone(guarded: Guarded, role: str | None) -> None:
     may = {**MAY, "OPIC_API_TOKEN": set(ROLES), "reads-and-publishes": {"read", "publish"}}.get(str(role), set())
     for call, wanted in ROLE_OF.items():
         for asked in (call, call.replace("GET", "HEAD")):
             answer = guarded.ask(asked, role)
-            if wanted is None or wanted in may:
+            if wanted is None or wanted in may or (call, role) == (OF_ANY_CRAWL, "of-another-crawl"):
                 assert answer.status_code not in (401, 403), (asked, answer.text)
                 continue
             assert answer.status_code == (401 if role in ("wrong", None) else 403), (asked, role, answer.text)
@@ -103,6 +109,45 @@ def test_every_call_is_made_with_the_roles_that_include_its_own_alone(guarded: G
                 assert problem["type"] == "urn:opic:problem:not-allowed"
                 assert f"the role {wanted}" in problem["detail"]
                 assert f"the token {role}" in problem["detail"]
+
+
+@pytest.mark.parametrize("role", ROLE_TOKENS)
+def test_every_call_is_made_on_the_crawls_of_the_token_alone(guarded: Guarded, role: str | None) -> None:
+    may = {**MAY, "OPIC_API_TOKEN": set(ROLES), "reads-and-publishes": {"read", "publish"}}.get(str(role), set())
+    crawls = {"default", "other"}
+    if role in ("OPIC_API_TOKEN", "reads-and-publishes"):
+        crawls |= {"more", "nowhere"}
+    if role == "of-another-crawl":
+        may, crawls = set(ROLES), {"other", "more"}
+    for call, wanted in ROLE_OF.items():
+        if wanted is None or call == OF_ANY_CRAWL:
+            continue
+        refused = {}
+        for crawl in ("default", "other", "more", "nowhere"):
+            about_it = "{crawl}" in call
+            asked = call.replace("{crawl}", crawl) if about_it else call.replace("/v1", f"/v1/crawls/{crawl}")
+            answer = guarded.ask(asked, role)
+            if crawl not in crawls or wanted not in may:
+                assert answer.status_code == (401 if role in ("wrong", None) else 403), (asked, role, answer.text)
+                problem = answer.json()
+                del problem["request_id"]
+                refused[crawl] = json.dumps(problem).replace(crawl, "NAME")
+            elif crawl == "nowhere" and not about_it:
+                assert answer.json()["type"] == "urn:opic:problem:no-such-crawl", (asked, role, answer.text)
+            else:
+                assert answer.status_code not in (401, 403), (asked, role, answer.text)
+                assert "no-such-crawl" not in answer.text
+        if {"more", "nowhere"} <= refused.keys():  # Nothing tells which of them is there.
+            assert refused["more"] == refused["nowhere"]
+
+
+def test_list_has_the_crawls_of_the_token(guarded: Guarded) -> None:
+    def listed(name: str) -> list[str]:
+        return [crawl["name"] for crawl in guarded.ask(OF_ANY_CRAWL, name).json()["crawls"]]
+
+    assert listed("OPIC_API_TOKEN") == ["default", "more", "other"]
+    assert listed("read") == ["default", "other"]
+    assert listed("of-another-crawl") == ["more", "other"]
 
 
 def test_token_of_another_crawl_is_told_which(guarded: Guarded) -> None:

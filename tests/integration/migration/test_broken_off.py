@@ -23,8 +23,8 @@ from opic.ingest import Writer
 from opic.migration.migrate import Migration, abort, begin, resume
 from opic.migration.source import Source
 from opic.model.cash import CONTINUOUS
-from opic.ops.crawls import delete_crawl
 from opic.replica import Crawl
+from opic.service.stored_crawls import delete_crawl
 from opic.store.keys import Keys
 from opic.store.local_lists import put_list
 from opic.store.scan import key_names

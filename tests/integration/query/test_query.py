@@ -23,12 +23,12 @@ from opic.model.events import Record
 from opic.model.ledger import Ledger
 from opic.model.ledger_page import LedgerPage
 from opic.model.series import Window
-from opic.ops.crawls import begin_anew
 from opic.query.page_queries import Ask, ImportanceAnswer
 from opic.query.queries import Query
 from opic.query.snapshots import AGE_SECONDS_MAX, VIEWS_KEPT_MAX, Snapshot, Snapshots
 from opic.replica import Crawl
 from opic.replica.crawl import Place
+from opic.service.stored_crawls import begin_anew
 from opic.store import Shard
 from opic.urls.canonical import host_of
 

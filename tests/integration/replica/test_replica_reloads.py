@@ -16,12 +16,12 @@ from opic.admission import admission as admissions
 from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest import ShardWriter
 from opic.model.events import Record
-from opic.ops.crawls import begin_anew
 from opic.query.explain import explain
 from opic.query.inflow import inflow
 from opic.query.queries import Query
 from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
+from opic.service.stored_crawls import begin_anew
 from opic.store import Shard
 
 POINTS_MAX = 200

@@ -16,11 +16,11 @@ from serving import serving
 
 from opic.errors import StoreLost
 from opic.ingest import Writer
-from opic.ops.crawls import begin_anew
 from opic.replica import Crawl
 from opic.service.backend import Backend
 from opic.service.service import EmbeddedService
 from opic.service.standing import StandingService
+from opic.service.stored_crawls import begin_anew
 from opic.settings import Settings
 from opic.store.recognition import lost_part
 

@@ -21,10 +21,10 @@ from opic.ingest import ShardWriter, Writer
 from opic.ingest.event_log import EventLog
 from opic.model.events import Record
 from opic.model.ledger import Ledger
-from opic.ops.crawls import begin_anew
 from opic.query.queries import Query
 from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
+from opic.service.stored_crawls import begin_anew
 from opic.store import Shard, connect
 
 SEED = 19520101

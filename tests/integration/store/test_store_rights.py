@@ -10,7 +10,7 @@ from servers import Server
 
 SERVICE_FILES = [path for path in repository_files() if relative(path).startswith("opic/")]
 # These remove keys, as the user `admin`, or send commands to a server of their own.
-AS_ADMIN = ("opic/ops/restore.py", "opic/ops/crawls.py", "opic/service/embedded.py", "opic/migration/")
+AS_ADMIN = ("opic/ops/restore.py", "opic/service/stored_crawls.py", "opic/service/embedded.py", "opic/migration/")
 # Names of commands that are methods of other objects too, and that no client of ours is asked for.
 OTHER_METHODS = {"dump", "publish", "rename", "reset", "restore", "save", "shutdown", "subscribe", "unlink"}
 OTHER_METHODS |= {name for kind in (str, list, dict, set) for name in dir(kind)}

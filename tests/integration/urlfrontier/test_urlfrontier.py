@@ -429,7 +429,7 @@ def test_bad_items_are_skipped_and_the_others_accepted(served: tuple[Stub, Embed
         discovered("no url"),
         discovered(""),
         discovered("http://b.example/key", key="a.example"),
-        discovered("http://b.example/crawl", crawlID="another"),
+        discovered("http://b.example/crawl", crawlID="an other"),
         discovered("http://b.example/large", {"text": "x" * 2_000}),
         known("http://b.example/code", {"fetch.statusCode": "many"}),
         known("http://b.example/status", {"fetch.statusCode": "99999"}),
@@ -620,7 +620,7 @@ def test_pages_known_for_longer_than_some_days_are_purged(tmp_path: Path) -> Non
 
 
 def test_crawls_are_opened_when_they_are_named_and_keep_apart(tmp_path: Path) -> None:
-    with frontier(tmp_path / "data", urlfrontier_crawls=3) as (stub, _):
+    with frontier(tmp_path / "data", max_crawls=3) as (stub, _):
         assert stub.take(crawlID="news") == []
         items = [
             discovered(A),
@@ -629,7 +629,7 @@ def test_crawls_are_opened_when_they_are_named_and_keep_apart(tmp_path: Path) ->
             discovered(A, crawlID="x"),
         ]
         assert [ack.status for ack in stub.PutURLs(iter(items[:3]))] == [OK] * 3
-        assert stub.put(items[3:]) == {A: SKIPPED}  # It would be the fourth.
+        assert stub.put(items[3:]) == {A: FAIL}  # It would be the fourth.
         assert stub.put([discovered(A, crawlID="no name")]) == {A: SKIPPED}
         assert list(stub.ListCrawls(pb.Local()).values) == ["default", "more", "news"]
         assert stub.refused("ListURLs", pb.ListUrlParams(crawlID="x")) == grpc.StatusCode.INVALID_ARGUMENT
@@ -643,25 +643,16 @@ def test_crawls_are_opened_when_they_are_named_and_keep_apart(tmp_path: Path) ->
         stub.SetActive(pb.Active(state=True))
         found = {(one.url, one.crawlID) for _ in range(3) for one in stub.take(anyCrawlID=pb.AnyCrawlID())}
         assert found == {(A, "default"), (A, "news"), (C, "news"), (C, "more")}
-    with frontier(tmp_path / "data", urlfrontier_crawls=3) as (stub, service):  # After a restart they are there.
+    with frontier(tmp_path / "data", max_crawls=3) as (stub, service):  # After a restart they are there.
         assert list(stub.ListCrawls(pb.Local()).values) == ["default", "more", "news"]
         assert len(list(stub.ListURLs(pb.ListUrlParams(crawlID="news")))) == 3
         worker = service._workers.process("news")
         worker.kill()
         wait_until(lambda: service._workers.process("news") is not worker)
         assert stub.put([discovered("http://b.example/", crawlID="news")]) == {"http://b.example/": OK}
-    with frontier(tmp_path / "data") as (stub, _):
-        assert list(stub.ListCrawls(pb.Local()).values) == ["default"]
-        assert stub.take(crawlID="news") == []
-
-
-def test_several_crawls_need_the_bundled_store(valkey: Server) -> None:
-    with (
-        StandingService(Settings.load(store=valkey.url, urlfrontier_crawls=2)) as service,
-        pytest.raises(SettingsError, match="--embedded"),
-        serving(service, 0, Metrics(service.backend)),
-    ):
-        pass
+    with frontier(tmp_path / "data", max_crawls=1) as (stub, _):
+        assert stub.refused("GetURLs", pb.GetParams(crawlID="news")) == grpc.StatusCode.UNAVAILABLE
+        assert stub.take(anyCrawlID=pb.AnyCrawlID()) == []
 
 
 def test_a_token_is_required_where_one_is_set(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_tests_of_the_java_client_of_urlfrontier_pass(tmp_path: Path) -> None:
     compiling = [javac, "-Xlint:all", "-Werror", "-proc:none", "--release", JAVA, "-cp", path, "-d", str(classes)]
     done = subprocess.run([*compiling, *sources], capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    settings = {"host_delay_seconds": "0", "urlfrontier_crawls": "2"}
+    settings = {"host_delay_seconds": "0", "max_crawls": "2"}
     with served_by_command(tmp_path / "data", 0, "--urlfrontier-allow-delete", **settings) as (_, address):
         running = [java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Durlfrontier.address={address}"]
         running += ["-cp", f"{classes}:{path}", "org.junit.platform.console.ConsoleLauncher", "execute"]

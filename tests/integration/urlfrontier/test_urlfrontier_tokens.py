@@ -32,7 +32,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict
         secrets[name], more = new_token(name, roles, crawls)
         lines += more
     (folder / "tokens.toml").write_text(lines)
-    terms: dict[str, Any] = {"host_delay_seconds": 0, "urlfrontier_crawls": 3, "tokens_file": folder / "tokens.toml"}
+    terms: dict[str, Any] = {"host_delay_seconds": 0, "max_crawls": 3, "tokens_file": folder / "tokens.toml"}
     with (
         EmbeddedService(Settings.load(data=folder / "data", **terms)) as service,
         serving(service, 0, Metrics(service.backend)) as address,

@@ -1,14 +1,14 @@
-"""The crawls of a store: what there are, how one is removed, and how one that was lost is made anew."""
+"""The crawls of a store: what there are, how one is made and removed, and how one that was lost is made anew."""
 
 import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 from redis.exceptions import NoPermissionError
 
-from opic.errors import BadInput, Refused, StoreError
+from opic.errors import BadInput, NotPermitted, Refused, StoreError, StoreMismatch
 from opic.ingest.heartbeats import ALIVE_SECONDS, plain_duration, workers_seen
 from opic.replica import Crawl
 from opic.store.connection import Client, store_errors
@@ -31,6 +31,10 @@ class CrawlSize:
     known_pages: int
     read_pages: int
     moved_to: str = ""  # The crawl that took its place.
+
+    def told(self) -> dict[str, Any]:
+        """Return the fields, without `moved_to` if it is empty."""
+        return {name: value for name, value in asdict(self).items() if value != ""}
 
 
 def crawls_of(client: Client) -> list[CrawlSize]:
@@ -66,7 +70,7 @@ def delete_crawl(client: Client, crawl: str, *, force: bool = False) -> int:
     Raises:
         BadInput: the store has no such crawl.
         Refused: a worker of it seems to run, or the name of a crawl that was moved leads to it.
-        StoreError: this user may not remove keys. Nothing was changed.
+        NotPermitted: this user may not remove keys. Nothing was changed.
     """
     first = Keys(crawl, 0)
     with store_errors():
@@ -91,7 +95,39 @@ def delete_crawl(client: Client, crawl: str, *, force: bool = False) -> int:
     last = {key.encode() for shard_keys in keys for key in (shard_keys.meta, shard_keys.head)}
     remove_keys(client, names - last)
     remove_keys(client, last)
-    return len(names | last)
+    late = key_names(client, f"opic:{{{crawl}:*")  # Of calls that ran meanwhile.
+    remove_keys(client, late)
+    return len(names | last | late)
+
+
+def make_crawl(client: Client, crawl: str, given: Mapping[str, int | bool | str], shards: int) -> bool:
+    """Make a crawl, or check that the one that is there has the rules given; return whether it was made.
+
+    Processes that knew an earlier crawl of this name, which was deleted, take this one.
+
+    Args:
+        client: of the store.
+        crawl: its name.
+        given: rules, as in `Settings.rules_given`.
+        shards: number of shards, unless `given` sets it.
+
+    Raises:
+        Refused: there is a crawl of this name with other rules.
+        StoreError: the server can't be used, or has lost a part of the crawl.
+    """
+    with store_errors():
+        is_there = bool(client.exists(Keys(crawl, 0).meta))
+    try:
+        opened = Crawl.open(client, crawl, given, shards=shards)
+    except StoreMismatch as error:
+        raise Refused(f"crawl {crawl!r}: {error}") from None
+    if not is_there:
+        _mark_anew(opened)
+    return not is_there
+
+
+def _mark_anew(crawl: Crawl) -> None:
+    crawl.ask([["HSET", shard.keys.meta, ANEW, f"{time.time():.0f}"] for shard in crawl.shards])
 
 
 def begin_anew(client: Client, crawl: str, given: Mapping[str, int | bool | str], shards: int) -> int:
@@ -120,8 +156,7 @@ def begin_anew(client: Client, crawl: str, given: Mapping[str, int | bool | str]
         left = set[bytes]() if b"restoring" in meta else key_names(client, f"opic:{{{crawl}:*")
         remove_keys(client, left)
         removed = len(left)
-    made = Crawl.open(client, crawl, given, shards=shards)
-    made.ask([["HSET", shard.keys.meta, ANEW, f"{time.time():.0f}"] for shard in made.shards])
+    _mark_anew(Crawl.open(client, crawl, given, shards=shards))
     return removed
 
 
@@ -141,7 +176,7 @@ def check_may_remove(client: Client, crawl: str) -> None:
     """Find out before anything changes whether this user may remove keys of a crawl.
 
     Raises:
-        StoreError: it may not, as the service's own user of deploy/users.acl.
+        NotPermitted: it may not, as the service's own user of deploy/users.acl.
     """
     key = f"opic:{{{crawl}:0}}:none"  # There is no such key.
     try:
@@ -151,7 +186,7 @@ def check_may_remove(client: Client, crawl: str) -> None:
     except StoreError as error:
         if not isinstance(error.__cause__, NoPermissionError):
             raise
-        raise StoreError(
+        raise NotPermitted(
             "the user of OPIC_STORE may not remove keys of the store, and nothing was changed: run this as `admin`, as "
             'docs/operations.md says under "Back up and restore"'
         ) from error

@@ -13,9 +13,9 @@ from opic.cli.main import app
 from opic.errors import BadInput, Refused, StoreLost, StoreMismatch
 from opic.ingest import Writer
 from opic.ingest.step_counts import StepCounts
-from opic.ops.crawls import CrawlSize, crawls_of, delete_crawl
 from opic.replica import Crawl
 from opic.service.backend import Backend
+from opic.service.stored_crawls import CrawlSize, crawls_of, delete_crawl
 from opic.settings import Settings
 
 
