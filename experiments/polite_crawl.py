@@ -17,7 +17,7 @@ import numpy as np
 from experiments.opic_engine import Engine, EngineRules, PageLinks
 from experiments.strategies import CUT
 from opic.arrays import Float64s, Int64s
-from opic.frontier.crawl_orders import NEVER, RankedPages
+from opic.frontier.crawl_orders import NEVER, ByColumn, RankedPages
 from opic.frontier.hot_order import HotOrder
 from opic.frontier.next_answers import RETRY_SECONDS_DEFAULT, RETRY_SECONDS_MIN
 from opic.frontier.page_keys import NOWHERE
@@ -224,7 +224,7 @@ class PoliteCrawl:
             column = np.full(len(every), NOWHERE)
             column[known] = keys(self, known)
             read_us = np.where(self.columns.state & Flag.OPEN, self.columns.last_read_us(every), NEVER)
-            by = RankedPages(column, read_us).order(self.columns)
+            by = ByColumn(RankedPages(column, read_us), self.columns)
             picked = pick([self.hot], n, [self.now], by=[by])
             self.hot.drop(by)
         self.answers += 1

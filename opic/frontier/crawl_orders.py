@@ -6,7 +6,7 @@ may leave pages out; what may be offered, leases and delays are those of the hot
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -37,24 +37,18 @@ class RankedPages:
     keys: Float64s  # NOWHERE for pages that are not in the order.
     read_us: Int64s  # When each was last read, NEVER for pages never read. Pages read since are left out.
     later: float = NOWHERE  # The key of pages that became known later.
-    _by: "ByColumn | None" = field(default=None, init=False)
-
-    def order(self, columns: OrderColumns) -> "ByColumn":
-        """Return the order of the pages of a shard, the same one for the same columns."""
-        if self._by is None or self._by.columns is not columns:
-            self._by = ByColumn(self, columns)
-        return self._by
 
 
+@dataclass(frozen=True)
 class ByColumn(Order):
-    """An order by keys as of a moment, without pages that were read since."""
+    """An order by keys as of a moment, without pages that were read since. Equal if of the same objects."""
 
-    def __init__(self, ranked: RankedPages, columns: OrderColumns) -> None:
-        self._ranked, self.columns = ranked, columns
+    ranked: RankedPages
+    columns: OrderColumns
 
     def keys(self, ids: Int64s) -> Float64s:
         """Return the keys that the pages had, if they were not read since."""
-        ranked, read = self._ranked, (self.columns.state[ids] & Flag.OPEN) != 0
+        ranked, read = self.ranked, (self.columns.state[ids] & Flag.OPEN) != 0
         keys, then = values_at(ranked.keys, ids, NOWHERE), values_at(ranked.read_us, ids, NEVER)
         keys[ids >= len(ranked.keys)] = ranked.later
         same = np.where(read, self.columns.last_read_us(ids) == then, then == NEVER)
@@ -62,8 +56,8 @@ class ByColumn(Order):
 
     def column(self) -> tuple[Float64s, Bools]:
         """Return the keys as they were, without a look at the pages as they are now."""
-        known = min(len(self._ranked.keys), len(self.columns))
-        return self._ranked.keys[:known], self._ranked.read_us[:known] != NEVER
+        known = min(len(self.ranked.keys), len(self.columns))
+        return self.ranked.keys[:known], self.ranked.read_us[:known] != NEVER
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,12 +99,12 @@ class RankedOrder:
 
     def orders(self, hots: Sequence[HotOrder]) -> list[Order]:
         """Return the order of each shard."""
-        return [ranked.order(hot.columns) for ranked, hot in zip(self.shards, hots, strict=True)]
+        return [ByColumn(ranked, hot.columns) for ranked, hot in zip(self.shards, hots, strict=True)]
 
     def drop(self, hots: Sequence[HotOrder]) -> None:
         """Let the hot orders forget this one."""
         for ranked, hot in zip(self.shards, hots, strict=False):
-            hot.drop(ranked.order(hot.columns))
+            hot.drop(ByColumn(ranked, hot.columns))
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,8 +100,16 @@ class HotCrawl:
     def drop(self) -> None:
         """Drop all state; `prepare` builds it again from the replicas and the store."""
         with self.locked():
-            self._shards = [None] * len(self.crawl)
+            for shard in range(len(self.crawl)):
+                self._discard(shard)
             self._begin_anew()
+
+    def _discard(self, shard: int) -> None:
+        """Drop the order of a shard, if there is one."""
+        with self.crawl.replicas[shard].lock:
+            if (hot := self._shards[shard]) is not None:
+                self._shards[shard] = None
+                hot.order.close()
 
     def _begin_anew(self) -> None:
         self.suspects = Suspects()
@@ -116,7 +124,9 @@ class HotCrawl:
 
     def _prepare(self) -> None:
         self._judge_more()
-        self._shards = [None if hot is None or hot.set_back else hot for hot in self._shards]
+        for shard, hot in enumerate(self._shards):
+            if hot is not None and hot.set_back:
+                self._discard(shard)
         if wanted := [shard for shard in range(len(self.crawl)) if (hot := self._current(shard)) is None or hot.lost]:
             self._read(wanted)
 
@@ -135,6 +145,7 @@ class HotCrawl:
             replica = self.crawl.replicas[shard]
             with replica.lock:
                 if (hot := self._current(shard)) is None:
+                    self._discard(shard)
                     hot = self._shards[shard] = HotShard(replica, self.terms, self._admission)
                     self._begin_anew()
                 hot.begin_load()

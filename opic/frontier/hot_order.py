@@ -108,6 +108,10 @@ class HotOrder:
         """Forget the index by an order."""
         self._indexes.pop(order, None)
 
+    def close(self) -> None:
+        """Forget all indexes. They refer to this object, whose memory else waits for the garbage collector."""
+        self._indexes.clear()
+
     def grow(self) -> None:
         """Grow the arrays to the current number of pages and hosts."""
         if len(self.columns) > len(self.where):

@@ -9,7 +9,7 @@ import numpy as np
 
 from opic.admission import SCOPE, Admission
 from opic.arrays import Bools, Int64s
-from opic.frontier.crawl_orders import RankedOrder
+from opic.frontier.crawl_orders import ByColumn, RankedOrder
 from opic.frontier.held_pages import host_politeness_of, ids_of, read_sets
 from opic.frontier.hot_shard import ShardColumns
 from opic.frontier.page_counts import codes_of
@@ -257,7 +257,7 @@ def place_in_order(
             columns, every = ShardColumns(replica, terms.politeness, None), np.arange(len(replica))
             credits = columns.credits()
             strategy = STRATEGIES[terms.strategy](columns, credits, terms.discovery)
-            order = of_shard.order(columns) if of_shard else strategy
+            order = ByColumn(of_shard, columns) if of_shard else strategy
             page_keys, read = keys_of(order, columns, codes_of(columns, credits, every)[0], every)
             keys.append(page_keys)
             reads.append(read)

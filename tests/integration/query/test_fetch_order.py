@@ -1,5 +1,6 @@
 """Where links are kept, pages are suggested by exact importance: as a plain sort by the plain formula has them."""
 
+import gc
 import random
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from servers import Server
 from serving import serving
 
 from opic.frontier import Frontier, PolitenessSettings, page_sources
+from opic.frontier.key_blocks import KeyBlocks
 from opic.ingest.shard_writer import ShardWriter
 from opic.model.cash import Flag
 from opic.query.exact import Exact
-from opic.query.fetch_order import FetchOrder
+from opic.query.fetch_order import FetchOrder, FetchView
 from opic.query.kept_links import KeptLinks
 from opic.query.page_flows import PageFlows
 from opic.replica import Crawl
@@ -214,6 +216,40 @@ def test_explain_gives_the_rank_among_pages_of_the_same_kind(valkey: Server) -> 
         places[url] = found.place
     assert places == {PAGES[2]: 1, PAGES[1]: 2}
     assert web.urls(2, mode="discover")[0] == PAGES[2]
+
+
+def test_former_orders_leave_no_memory_behind(valkey: Server) -> None:
+    """An order has two entries for each page, and an index some more: soon gigabytes, of a large crawl."""
+    web, views = Ordered(valkey, "former"), list[FetchView | None]()
+    exact = Exact(web.flows)
+    exact.start(web.order)
+    gc.disable()  # It would find the circle of an index and its pages some time, but not soon.
+    try:
+        before = _indexes()
+        for number in range(4):
+            web.read(PAGES[number], [PAGES[number + 1]])
+
+            def is_new() -> bool:
+                web.pages.follow()
+                view = web.order.recent()
+                return view is not None and all(view is not other for other in views)
+
+            until(is_new)
+            for _ in range(2):
+                assert web.next(1).order == "exact"
+                assert web.frontier.explain(PAGES[0]) is not None
+            views.append(web.order.recent())
+        assert len(_indexes() - before) == 1
+        web.frontier.set_host_politeness({})
+        assert web.next(1).order == "exact"
+        assert len(_indexes() - before) == 1
+    finally:
+        gc.enable()
+        exact.close()
+
+
+def _indexes() -> set[KeyBlocks]:
+    return {one for one in gc.get_objects() if isinstance(one, KeyBlocks)}
 
 
 @pytest.mark.slow
