@@ -122,12 +122,7 @@ class Deliveries:
         return inputs
 
     def _trim(self, trims: Mapping[int, Collection[int]], era: bytes) -> None:
-        """Trim outbox entries that have taken effect in an era.
-
-        Args:
-            trims: by receiving shard, the senders.
-            era: the crawl's.
-        """
+        """Trim outbox entries that have taken effect in an era; `trims` are the senders by receiving shard."""
         commands = list[list[Any]]()
         for to, senders in trims.items():
             taken = self._stores[to].offsets(map(source_of, senders))

@@ -32,7 +32,7 @@ from opic.ingest.step import Step, StepCalls
 from opic.memory import lazy_zeros
 from opic.model.events import EventLimits, KeptLimits
 from opic.replica.batch import Batch
-from opic.replica.effect import Effect, Head
+from opic.replica.effect import Head
 from opic.replica.fingerprints import Fingerprints
 from opic.replica.follow import Follower, head_of
 from opic.replica.host_limit import HostPageCounts
@@ -57,7 +57,6 @@ class _Sent:
     """A record that was sent but is not confirmed yet."""
 
     batch: Batch
-    effect: Effect
     before: Before
     written: list[BlocksCall | LinksCall]
     trim: list[Any] | None
@@ -88,9 +87,8 @@ class ShardWriter:
             waits_max: number of pages of this shard whose back-off and failures are remembered.
             kept: limits of what the crawl keeps of events, of which this shard has its part.
         """
-        self.shard, self.retry_seconds = shard, retry_seconds
+        self.shard = shard
         self.limits = (limits or EventLimits()).under(shard.rules)
-        self.waits_max = waits_max
         self.rules, self.shards, self.keep_links = shard.rules, shard.shards, shard.keep_links
         self.far = far if far is not None else RemotePages(self.shards)
         self.replica = Replica(shard.rules, shard.number, yields=shard.yields)
@@ -98,7 +96,7 @@ class ShardWriter:
         self.host_pages = HostPageCounts(self.replica)
         self.follower = Follower(shard.client, shard.keys, self.replica)
         self.checkpointer = Checkpointer(shard.client, shard.keys, self.replica, journal_bytes)
-        self._steps = StepCalls(shard.keys, kept, self.shards)
+        self.steps = StepCalls(shard, kept, retry_seconds, waits_max)
         self._marks = np.zeros(0, np.bool_)
         self._secret, self._loads = shard.secret, self.replica.loads  # As of the last check.
         self._era = shard.era  # In which the caller's records have their offsets.
@@ -242,13 +240,13 @@ class ShardWriter:
 
     def _append(self, line: Line, batch: Batch) -> _Sent:
         """Send a batch's record, followed by the checkpoint writes that are due."""
-        effect, replica = batch.effect, self.replica
-        step = self._steps.call_for(batch, replica.head, replica.books, self._next, self.retry_seconds, self.waits_max)
+        effect = batch.effect
+        step = self.steps.call_for(batch, self._next)
         self.checkpointer.ours = True
         kept = self.replica.apply(effect, keep=True)
         self.checkpointer.ours = False
         assert kept is not None
-        sent = _Sent(batch, effect, kept, [], None)
+        sent = _Sent(batch, kept, [], None)
         try:
             if self.checkpointer.due():
                 sent.trim = self.checkpointer.trim_command(effect.head)
@@ -284,13 +282,13 @@ class ShardWriter:
             raise FenceMoved(f"another worker appended in between: {reply[0]!r}")
         self._next |= sent.batch.offsets
         self._known |= sent.batch.offsets
-        self._steps.known_since.confirm()
+        self.steps.known_since.confirm()
         for item in sent.batch.inputs:
             item.events = None  # They are not needed again, and those of a whole poll would take much memory.
         if sent.trim is not None:
             self._take_trim(sent.trim, line)
         if sent.written:
-            self._take_written(sent.effect.head, sent.written, line)
+            self._take_written(sent.batch.effect.head, sent.written, line)
 
     def _take_written(self, head: Head, written: Sequence[BlocksCall | LinksCall], line: Line) -> None:
         done, refusals = [], []

@@ -11,10 +11,11 @@ from opic.model.cash import DAY_US, MILLION
 from opic.model.events import KeptLimits, page_of
 from opic.model.transfer import is_own
 from opic.replica.batch import Batch
-from opic.replica.effect import Head, pages_by_meta
+from opic.replica.effect import pages_by_meta
 from opic.store.commands import flat
-from opic.store.keys import Keys, of_call
+from opic.store.keys import of_call
 from opic.store.known_since import KnownSinceNotes
+from opic.store.shard import Shard
 
 FORGET_US: Final = 2 * DAY_US  # A call is recognised as a repeat for a day; record time may go back by another day.
 
@@ -59,31 +60,27 @@ class Step:
 class StepCalls:
     """Makes the calls of `opic_5_step` for one shard; see journal.lua."""
 
-    def __init__(self, keys: Keys, kept: KeptLimits, shards: int) -> None:
-        """Make no call yet. The shard has its part of the limits of what a crawl of `shards` shards keeps."""
-        self._keys, self.known_since = keys, KnownSinceNotes()
-        self._kept = kept.letter_bytes_max // shards, kept.meta_bytes_max // shards
-
-    def call_for(  # noqa: PLR0917 - the fields of the call
-        self,
-        batch: Batch,
-        head: Head,
-        books: Books,
-        offsets: Mapping[str, int],
-        retry_seconds: float,
-        waits_max: int,
-    ) -> list[Any]:
-        """Return the command that appends a batch's effect.
+    def __init__(self, shard: Shard, kept: KeptLimits, retry_seconds: float, waits_max: int) -> None:
+        """Make no call yet.
 
         Args:
-            batch: a batch that was decided.
-            head: of the journal, on which it is based.
-            books: as of that head.
-            offsets: by partition, the next offset as of that head.
+            shard: has its part of the limits of what its crawl keeps.
+            kept: these limits.
             retry_seconds: initial back-off of a page after a failed fetch.
             waits_max: number of pages whose back-off and failures are remembered.
         """
-        keys, effect = self._keys, batch.effect
+        self._keys, self._retry_seconds, self.known_since = shard.keys, retry_seconds, KnownSinceNotes()
+        self.waits_max = waits_max
+        self._kept = kept.letter_bytes_max // shard.shards, kept.meta_bytes_max // shard.shards
+
+    def call_for(self, batch: Batch, offsets: Mapping[str, int]) -> list[Any]:
+        """Return the command that appends the effect of a batch which was decided, and is not applied yet.
+
+        Args:
+            batch: the batch.
+            offsets: by partition, the next offset before it.
+        """
+        keys, effect, head = self._keys, batch.effect, batch.replica.head
         record = effect.pack()
         advances = [text for name, end in batch.offsets.items() for text in (name, str(offsets[name]), str(end))]
         outboxes = [part for to, sent in batch.outboxes.items() for part in (str(to), str(sent[0]), *sent[1:])]
@@ -93,7 +90,7 @@ class StepCalls:
         )
         blob = {
             "advances": advances,
-            "totals": _changed(books, batch.books),
+            "totals": _changed(batch.replica.books, batch.books),
             "fetches": batch.fetches,
             "letters": batch.letters,
             "outboxes": outboxes,
@@ -112,7 +109,7 @@ class StepCalls:
         names |= {*map(keys.outbox, batch.outboxes), *([keys.known_since] if since else [])}
         names |= set(keys.of_pages()) if forgotten else {keys.holders} if senders else set()
         packed = msgpack.packb(blob, use_bin_type=False)
-        terms = head.lsn, head.digest, effect.lsn, effect.digest, record, retry_seconds, packed, waits_max
+        terms = head.lsn, head.digest, effect.lsn, effect.digest, record, self._retry_seconds, packed, self.waits_max
         return of_call("step", names, *terms, *self._kept)
 
 

@@ -241,14 +241,10 @@ class Writer:
             self._apply_routed(some, on_step, defines=False)
         for taken in takings:
             if taken.gap < taken.end:
-                self._skip(taken.partition, taken.gap, taken.end)
-
-    def _skip(self, partition: str, since: int, end: int) -> None:
-        """Move the resume point of a partition past offsets without records."""
-        self._move_resume(partition, end, {}, self._begin_era(), since)
-        if len(self.stores) == 1:
-            self.stores[0].next_offset(partition)  # It remembers it.
-            self.stores[0].shard.barrier()
+                self._move_resume(taken.partition, taken.end, {}, self._begin_era(), taken.gap)
+                if len(self.stores) == 1:
+                    self.stores[0].next_offset(taken.partition)  # It remembers it.
+                    self.stores[0].shard.barrier()
 
     def _portions(self, records: Sequence[Record]) -> Iterator[Sequence[Record]]:
         """Yield records in portions with no more events than the crawl so far, and deliver between two of them.

@@ -357,14 +357,13 @@ class Batch:
     def _send(self, page: BatchPage, far: Int64s, grains: int, at_us: int, nearness: int) -> None:
         """Pay pages of other shards. A link also makes a page known, so pages that receive nothing are sent too."""
         self.books.net += grains * len(far)
-        domain = self.context.far.domains.of_host(self._host_name(page.id)) if self.rules.inflow else 0
+        domain = 0
+        if self.rules.inflow:
+            number, names = int(self.replica.columns.host[page.id]), self.replica.hosts.names
+            name = names[number] if number < len(names) else self.named.host_names[number - len(names)]
+            domain = self.context.far.domain_of(name)
         self.far_sent.append(far)
         self.far_owed.append((grains, at_us, nearness, domain, len(far)))
-
-    def _host_name(self, page: int) -> str:
-        number, names = int(self.replica.columns.host[page]), self.replica.hosts.names
-        name: str = names[number] if number < len(names) else self.named.host_names[number - len(names)]
-        return name
 
     def _receive(self, item: Item, transfer: Transfer, index: int) -> None:
         """Process a transfer from another shard; `opic.model.ledger` does the same page by page."""

@@ -26,17 +26,6 @@ OWED: Final = ("grains", "inflow", "at_us", "nearness")  # As `Transfer` has the
 AUTHORITIES_MAX: Final = 1_000_000  # Cached authorities (host, port, user) with their shards and domains.
 
 
-class Domains:
-    """Numbers of registered domains. Hosts of one domain have the same number."""
-
-    def __init__(self) -> None:
-        self._domains: dict[str, int] = {}
-
-    def of_host(self, host: str) -> int:
-        """Return the number of the domain of a host."""
-        return self._domains.setdefault(registered_domain(host), len(self._domains))
-
-
 class RemotePages(Growing):
     """Numbers of pages in other shards, and the sums owed to them. The sums are zero between batches."""
 
@@ -55,7 +44,8 @@ class RemotePages(Growing):
 
     def __init__(self, shards: int) -> None:
         """Start empty, for a crawl of `shards` shards."""
-        self._shards, self.domains = shards, Domains()
+        self._shards = shards
+        self._domains: dict[str, int] = {}  # Numbers of registered domains.
         self._by_authority: dict[str, int] = {}  # The shard and the domain of an authority, as canonical URLs have it.
         self.clear()
 
@@ -106,11 +96,15 @@ class RemotePages(Growing):
         for index, authority in enumerate(authorities):
             if authority not in known:
                 host = host_of(urls[index])
-                known[authority] = shard_of(host, self._shards) << DOMAIN_BITS | self.domains.of_host(host)
+                known[authority] = shard_of(host, self._shards) << DOMAIN_BITS | self.domain_of(host)
         places = np.array([known[authority] for authority in authorities], np.int64)
         if len(known) > AUTHORITIES_MAX:
             known.clear()
         return places >> DOMAIN_BITS, places & (1 << DOMAIN_BITS) - 1
+
+    def domain_of(self, host: str) -> int:
+        """Return the number of the registered domain of a host."""
+        return self._domains.setdefault(registered_domain(host), len(self._domains))
 
     def shards_of(self, numbers: Int64s) -> Int32s:
         """Return the shards of pages; `numbers` are less FAR."""

@@ -11,7 +11,7 @@ default.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass
@@ -234,7 +234,7 @@ class Replica:
                 note_changed_links(columns, *reads_kept, undo)
         without = both[columns.row[both] == 0]
         if len(without):
-            first = distinct_in_order(without)
+            first = without[np.sort(np.unique(without, return_index=True)[1])]  # Each once, in order of appearance.
             if undo is not None:
                 undo.keep(columns, first, "row")
             columns.row[first] = histories.add(len(first))
@@ -324,10 +324,6 @@ class Replica:
             ids[(self.columns.state[ids] & Flag.KNOWN) == 0] = -1  # Whatever the state at -1 is.
         return ids
 
-    def urls_of_tail(self, ids: Iterable[int]) -> dict[int, str]:
-        """Return those of the URLs that are in memory, which holds only the newest pages."""
-        return self.tail.get(ids)
-
 
 def live_cash(books: Books, v: Int64s, state: Uint8s) -> Int64s:
     """Return the cash of live pages; the values for other pages are meaningless."""
@@ -347,9 +343,3 @@ def touched(effect: Effect) -> Int64s:
     ids = np.sort(np.concatenate([part.astype(np.int64) for part in parts]))
     once: Int64s = ids[np.diff(ids, prepend=-1) != 0]
     return once
-
-
-def distinct_in_order(ids: Uint32s) -> Uint32s:
-    """Return the distinct ids, in order of first appearance."""
-    _, first = np.unique(ids, return_index=True)
-    return ids[np.sort(first)]

@@ -30,7 +30,7 @@ def read_urls_of_many(client: Client, asked: Sequence[tuple[Keys, Replica, Seque
     wanted: dict[tuple[int, int], dict[str, list[tuple[int, int]]]] = {}  # By position in `asked`, block, and field.
     for index, (_, replica, ids) in enumerate(asked):
         with replica.lock:
-            by_shard.append(replica.urls_of_tail(ids))
+            by_shard.append(replica.tail.get(ids))
         for page in ids:
             if page not in by_shard[index]:
                 block, field, line = url_field(page)

@@ -26,7 +26,7 @@ def waiting(crawl: Crawl) -> list[int]:
 
 def test_beyond_the_limit_the_back_offs_that_end_first_are_forgotten(servers: Server) -> None:
     crawl = Crawl(servers, PATIENT)
-    crawl.store.waits_max = 5
+    crawl.store.steps.waits_max = 5
     crawl.seed(pages_of(12, 1))
     crawl.event("http://h0.org/0", status=503)
     crawl.event("http://h0.org/0", status=503)
