@@ -3,6 +3,7 @@
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import curls
@@ -63,7 +64,9 @@ def flood(scene: Scene, name: str, host: str, ending: str) -> None:
     def known() -> bool:
         scene.heal()  # A doomed worker may have ended meanwhile.
         try:
-            return curls.get(f"{scene.urls()[0]}/v1/explain", params={"url": pages[-1]}, timeout=30).is_success
+            return curls.get(
+                f"{scene.urls()[0]}/v1/explain", params={"url": pages[-1]}, headers=scene.headers, timeout=30
+            ).is_success
         except httpx.TransportError:
             return False
 
@@ -71,7 +74,8 @@ def flood(scene: Scene, name: str, host: str, ending: str) -> None:
 
 
 def put_rules(scene: Scene, rules: list[dict[str, str]]) -> None:
-    curls.put(f"{scene.urls()[0]}/v1/rules", json={"rules": rules}, timeout=60).raise_for_status()
+    answer = curls.put(f"{scene.urls()[0]}/v1/rules", json={"rules": rules}, headers=scene.headers, timeout=60)
+    answer.raise_for_status()
 
 
 @action()
@@ -126,7 +130,7 @@ def offer_an_upgrade(scene: Scene) -> None:
 @action()
 def send_what_is_refused(scene: Scene) -> None:
     """Each endpoint gets some calls that it must refuse."""
-    with httpx.Client(timeout=60) as client:
+    with httpx.Client(timeout=60, headers=scene.headers) as client:
         for url in scene.urls():
             for one in scene.rng.sample(REFUSED, REFUSED_CALLS):
                 status = client.request(one.method, url + one.path, **one.given).status_code
@@ -377,7 +381,8 @@ def restart_the_server_while_kept_links_load(scene: Scene) -> None:
         scene.store.proxy.before(call, scene.rng.randint(*LINKS_READS), scene.store.crash)
         try:
             endpoint.start()
-            wait_until(lambda: curls.get(f"{endpoint.url}/v1/top", params={"policy": "exact"}, timeout=60).is_success)
+            asked = partial(curls.get, f"{endpoint.url}/v1/top", params={"policy": "exact"}, headers=scene.headers)
+            wait_until(lambda: asked(timeout=60).is_success)
         finally:
             missed = scene.store.proxy.never()
     if missed:

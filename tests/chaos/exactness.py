@@ -56,10 +56,16 @@ class NotCurrent(Exception):
     """The answers are not of one moment, or of an earlier one than is asked for."""
 
 
-def told_by(url: str, pages: Sequence[str]) -> tuple[dict[str, float], float]:
-    """The exact importance of pages as a service tells it, of now or later, and the bound that comes with it."""
+def told_by(url: str, pages: Sequence[str], headers: dict[str, str]) -> tuple[dict[str, float], float]:
+    """The exact importance of pages as a service tells it, of now or later, and the bound that comes with it.
+
+    Args:
+        url: of the service.
+        pages: their URLs.
+        headers: of each call.
+    """
     found: list[tuple[dict[str, float], float]] = []
-    with httpx.Client(base_url=url, timeout=60) as client:
+    with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
         one = client.get("/v1/importance", params={"url": pages[0], "policy": "static"})
         since = float(one.raise_for_status().json()["as_of"])  # By its clock, which may be wrong.
 

@@ -28,6 +28,7 @@ ANSWER_SECONDS_MAX = 30.0
 IDLE_SECONDS_MAX = 120.0
 OLD_CALLS = 2_000
 REPEATED_SHARE = 0.1
+REFUSED_SECONDS_MAX = 1.0
 
 
 def url_of(number: int) -> str:
@@ -93,6 +94,7 @@ class Notes:
     reads: Counter[str] = field(default_factory=Counter)
     times: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1_710_000_000))
     repeated: int = 0
+    over_rate: int = 0  # Calls that were refused because there were too many.
     forgotten_at: float = 0.0  # Leases that began before are over.
 
     def forget_leases(self) -> None:
@@ -115,9 +117,12 @@ class Notes:
 class Fetcher(threading.Thread):
     """One crawler. Its calls go to any of the endpoints."""
 
-    def __init__(self, name: str, seed: str, notes: Notes, endpoints: Callable[[], Sequence[str]]) -> None:
+    def __init__(
+        self, name: str, seed: str, notes: Notes, endpoints: Callable[[], Sequence[str]], shown: dict[str, str]
+    ) -> None:
         super().__init__(name=name, daemon=True)
         self.rng, self.notes, self._endpoints = random.Random(f"{seed}/{name}"), notes, endpoints
+        self._shown = shown  # Headers that show who it is.
         self.running, self.idle, self.done = threading.Event(), threading.Event(), threading.Event()
         self.asks_only = False  # Asks for pages, which it keeps until their leases end, and reports nothing.
         self.late_share = 0.0
@@ -152,14 +157,18 @@ class Fetcher(threading.Thread):
         self._send_pending()
 
     def _post(self, path: str, body: object, **headers: str) -> httpx.Response | None:
-        """Send a call to one of the endpoints; None: no answer."""
+        """Send a call to one of the endpoints; None: no answer, or one too many, which had no effect."""
+        url = f"{self.rng.choice(self._endpoints())}{path}"
         try:
-            return self._client.post(
-                f"{self.rng.choice(self._endpoints())}{path}", json=body, headers=headers | self.offers
-            )
+            answer = self._client.post(url, json=body, headers=headers | self.offers | self._shown)
         except httpx.TransportError:
             time.sleep(0.05)
             return None
+        if answer.status_code != httpx.codes.TOO_MANY_REQUESTS:
+            return answer
+        self.notes.over_rate += 1
+        self.done.wait(min(int(answer.headers["Retry-After"]), REFUSED_SECONDS_MAX))
+        return None
 
     def _next(self) -> list[LeaseNote]:
         seconds = self.rng.choice(LEASE_SECONDS)
@@ -259,9 +268,16 @@ class Fetcher(threading.Thread):
 class Fetchers:
     """Some crawlers."""
 
-    def __init__(self, seed: str, endpoints: Callable[[], Sequence[str]]) -> None:
+    def __init__(self, seed: str, endpoints: Callable[[], Sequence[str]], shown: dict[str, str]) -> None:
+        """Start them; they get no page before `resume`.
+
+        Args:
+            seed: of what they do.
+            endpoints: returns the URLs of the service.
+            shown: headers of each call that show who they are.
+        """
         self.notes = Notes()
-        self.all = [Fetcher(f"crawler-{n}", seed, self.notes, endpoints) for n in range(FETCHERS)]
+        self.all = [Fetcher(f"crawler-{n}", seed, self.notes, endpoints, shown) for n in range(FETCHERS)]
         for one in self.all:
             one.start()
 

@@ -1,10 +1,13 @@
 """A TCP proxy on the loopback whose connections can be cut, delayed, or left without an answer."""
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Self
+
+from certificates import Certificate
 
 PIECE_BYTES = 65_536
 CLOSE_SECONDS_MAX = 10.0
@@ -21,8 +24,13 @@ class Proxy:
     ...     proxy.before(b"HSCAN", 3, restart)  # the server restarts before it gets its third HSCAN
     """
 
-    def __init__(self, upstream: Path) -> None:
+    def __init__(self, upstream: Path, certificate: Certificate | None = None) -> None:
+        """Accept nothing yet; with a certificate, clients must speak TLS."""
         self.upstream = upstream
+        self._tls: ssl.SSLContext | None = None
+        if certificate is not None:
+            self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._tls.load_cert_chain(certificate.file, certificate.key)
         self.port = 0
         self._late_seconds = 0.0
         self._awaited: tuple[bytes, int, Callable[[], object]] | None = None
@@ -34,7 +42,7 @@ class Proxy:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self._server = self._run(asyncio.start_server(self._accept, "127.0.0.1", 0))
+        self._server = self._run(asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._tls))
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

@@ -30,6 +30,7 @@ class WorldReport:
     next_calls: int = 0
     failed_while_up: int = 0
     repeated: int = 0  # Calls sent again after they had been confirmed.
+    over_rate: int = 0  # Calls refused because a crawler made too many.
     inlinks: int = 0  # Pages whose in-links were compared.
     exact: int = 0  # How often the importance of all pages at an endpoint was compared with PageRank.
     looks: int = 0  # How often that of a reader was, while things broke;
@@ -66,6 +67,7 @@ COLUMNS = {
     "twice": "leased_twice",
     "next": "next_calls",
     "5xx while up": "failed_while_up",
+    "over rate": "over_rate",
     "in-links": "inlinks",
     "exact": "exact",
     "looks": "looks",

@@ -30,6 +30,7 @@ from chaos.exactness import Onlooker, importance_wrong, pagerank_shown, told_by
 from chaos.fetchers import PAGES, Fetchers, KeyedEvents, url_of
 from chaos.publishers import Publishers
 from chaos.report import WorldReport
+from chaos.secured import ADMIN, CRAWLERS, LISTENER, KafkaOverTls, bearer, write_tokens
 from chaos.stores import BundledStore, ManyNodes, OneServer
 from chaos.worlds import World
 from opic.ingest.event_log import EventLog
@@ -113,6 +114,7 @@ class Scene:
         self.publishers: Publishers | None = None
         self.seeds: list[bytes] = []
         self.aborted: set[tuple[str, int]] = set()  # Reads of aborted transactions: URL, time in microseconds.
+        self.headers: dict[str, str] = bearer(ADMIN) if world.secured else {}  # Of the inspector's calls.
         self.moved = False  # Whether the crawl was moved to another one.
         self._judged = 0  # Calls of `next`.
 
@@ -127,10 +129,13 @@ class Scene:
                 self._start_service(stack)
             else:
                 store = ManyNodes(binary, self.world.nodes, self.world.replicas)
-                self.store: Any = store if self.world.nodes > 1 else OneServer(binary, self.rng)
+                certificate = self._kafka.certificate if isinstance(self._kafka, KafkaOverTls) else None
+                one = OneServer(binary, self.rng, certificate if self.world.secured else None)
+                self.store: Any = store if self.world.nodes > 1 else one
                 stack.enter_context(self.store)
                 self._start_processes(stack)
-            self.fetchers = Fetchers(f"{self.seed}/{self.world.name}", self.urls)
+            shown = bearer(CRAWLERS) if self.world.secured else {}
+            self.fetchers = Fetchers(f"{self.seed}/{self.world.name}", self.urls, shown)
             stack.callback(self.fetchers.end)
             self.notes = self.fetchers.notes
             self._sow()
@@ -154,6 +159,11 @@ class Scene:
         if topic is not None:
             given = {"kafka_bootstrap": self.kafka.bootstrap, "kafka_topic": topic.name}
             given["kafka_session_seconds"] = SESSION_SECONDS
+        if self.world.secured:
+            assert isinstance(self.kafka, KafkaOverTls)
+            given |= {"kafka_bootstrap": self.kafka.at[LISTENER], "kafka_security_protocol": "SSL"}
+            given["kafka_ssl_cafile"] = self.kafka.certificate.file
+            given["tokens_file"] = write_tokens(self.directory / "tokens.toml")
         return Settings.load(
             store=self.store.workers_url, crawl=crawl, shards=self.world.shards, history_measures=64,
             wait_replicas=self.world.replicas, keep_links=True, retry_seconds=RETRY_SECONDS,
@@ -219,12 +229,19 @@ class Scene:
             wait_until(lambda: workers_seen(first.client, first.keys).alive, READY_SECONDS_MAX)
         for at in range(0, len(pages), SEEDS_A_CALL):
             some = pages[at : at + SEEDS_A_CALL]
-            curls.post(f"{url}/v1/seeds", json={"urls": some}, timeout=60).raise_for_status()
+            seeded = curls.post(f"{url}/v1/seeds", json={"urls": some}, headers=self.headers, timeout=60)
+            seeded.raise_for_status()
             self.seeds.append(encode_seeds(some))
             call = KeyedEvents("", [self.notes.read(page, self.rng.sample(pages, 5)) for page in some])
-            curls.post(f"{url}/v1/events", json=call.body, timeout=60).raise_for_status()
+            sent = curls.post(f"{url}/v1/events", json=call.body, headers=self.headers, timeout=60)
+            sent.raise_for_status()
             self.notes.confirm(call.events)
-        wait_until(lambda: curls.get(f"{url}/v1/stats", timeout=60).json()["lag"] == 0, SETTLE_SECONDS_MAX)
+
+        def settled() -> bool:
+            told = curls.get(f"{url}/v1/stats", headers=self.headers, timeout=60).json()
+            return bool(told["lag"] == 0)
+
+        wait_until(settled, SETTLE_SECONDS_MAX)
 
     def urls(self) -> Sequence[str]:
         """Where the service answers."""
@@ -364,7 +381,7 @@ class Scene:
     def _importance_wrong(self, crawl: Crawl, links: dict[str, set[str]]) -> list[str]:
         truth, wrong = pagerank_shown(crawl, links), list[str]()
         for number, url in enumerate(self.urls()):
-            wrong += importance_wrong(f"endpoint {number}", *told_by(url, sorted(links)), truth)
+            wrong += importance_wrong(f"endpoint {number}", *told_by(url, sorted(links), self.headers), truth)
             self.report.exact += 1
         return wrong
 
@@ -383,7 +400,7 @@ class Scene:
         new, self.report.leased_twice = twice[self.report.leased_twice :], len(twice)
         self.report.leases, self.report.next_calls = len(notes.leases), len(notes.calls)
         self.report.failed_while_up += len(failed)
-        self.report.repeated = notes.repeated
+        self.report.repeated, self.report.over_rate = notes.repeated, notes.over_rate
         wrong = new + [f"next answered {call.status} while the store was up: {call.said[:200]}" for call in failed]
         odd, notes.odd[:] = list(notes.odd), []
         return wrong + odd
@@ -401,7 +418,7 @@ class Scene:
 
     def _inlinks_wrong(self, links: dict[str, set[str]]) -> list[str]:
         wrong = list[str]()
-        with httpx.Client(timeout=60) as client:
+        with httpx.Client(timeout=60, headers=self.headers) as client:
             for number, url in enumerate(self.urls()):
 
                 def ask(page: str, url: str = url) -> set[str]:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import redis
+from certificates import Certificate
 from processes import Service, wait_until
 from redis_cluster import Cluster
 from repository import ROOT
@@ -40,16 +41,20 @@ class ShippedServer(Server):
 class OneServer:
     """A server behind a proxy."""
 
-    def __init__(self, binary: Binary, rng: random.Random) -> None:
-        self.server, self.rng = ShippedServer(binary), rng
+    def __init__(self, binary: Binary, rng: random.Random, certificate: Certificate | None = None) -> None:
+        """Start nothing yet; with a certificate, the proxy wants TLS."""
+        self.server, self.rng, self._certificate = ShippedServer(binary), rng, certificate
 
     def __enter__(self) -> "OneServer":
         with ExitStack() as stack:
             stack.enter_context(self.server)
-            self.proxy = stack.enter_context(Proxy(self.server.socket_path))
+            self.proxy = stack.enter_context(Proxy(self.server.socket_path, self._certificate))
             self.url = self.server.url  # For us; for workers there is the proxy, and fewer rights.
-            self.workers_url = f"redis://opic:{PASSWORD}@127.0.0.1:{self.proxy.port}/0"
-            self.admin_url = f"redis://admin:{ADMIN_PASSWORD}@127.0.0.1:{self.proxy.port}/0"
+            scheme, trusted = "redis", ""
+            if self._certificate is not None:
+                scheme, trusted = "rediss", f"?ssl_ca_certs={self._certificate.file}"
+            self.workers_url = f"{scheme}://opic:{PASSWORD}@127.0.0.1:{self.proxy.port}/0{trusted}"
+            self.admin_url = f"{scheme}://admin:{ADMIN_PASSWORD}@127.0.0.1:{self.proxy.port}/0{trusted}"
             self._stack = stack.pop_all()
         return self
 

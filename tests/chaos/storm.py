@@ -34,6 +34,7 @@ from chaos.actions import ACTIONS, Deck
 from chaos.bank import shown
 from chaos.report import Report, WorldReport
 from chaos.scene import Scene
+from chaos.secured import KafkaOverTls
 from chaos.worlds import WORLDS, World
 from opic.errors import OpicError
 
@@ -110,7 +111,7 @@ def a_kafka() -> Iterator[Kafka]:
     """A broker of our own, which may be killed."""
     found = find_kafka()
     assert isinstance(found, Binary), found.reason
-    with Kafka(found) as kafka:
+    with KafkaOverTls(found) as kafka:
         yield kafka
 
 

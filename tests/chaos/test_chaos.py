@@ -6,6 +6,7 @@ the same things in the same order.
 
 import os
 import random
+from contextlib import ExitStack
 from pathlib import Path
 
 import networkx as nx
@@ -21,7 +22,7 @@ from chaos.bank import expected_of, inspect, lost_and_doubled
 from chaos.checks import failed_while_up, inlinks_wrong, leased_twice
 from chaos.exactness import importance_wrong
 from chaos.fetchers import CallNote, LeaseNote, Notes
-from chaos.storm import run
+from chaos.storm import a_kafka, run
 from chaos.worlds import WORLDS
 from opic.ingest import ShardWriter, Writer
 from opic.replica import Crawl
@@ -30,7 +31,7 @@ from opic.replica import Crawl
 SEED = int(os.environ.get("OPIC_CHAOS_SEED") or 20030524)
 SPELL_SECONDS = 8.0
 EVENTS_MIN = 100
-ALIKE = ("scatter", "cluster")  # Worlds much like others.
+ALIKE = ("scatter", "cluster", "secured")  # Worlds much like others.
 
 PAGES = [f"http://{name}.org/" for name in "abcdef"]
 LOG = [record(i, PAGES[i % 6], [PAGES[(i + k) % 6] for k in (1, 2, 4)], fetched_at=1e9 + i) for i in range(60)]
@@ -43,15 +44,21 @@ LOG = [record(i, PAGES[i % 6], [PAGES[(i + k) % 6] for k in (1, 2, 4)], fetched_
 def test_every_event_takes_effect_once_whatever_breaks(
     request: pytest.FixtureRequest, tmp_path: Path, world: str
 ) -> None:
-    kafka: Kafka | None = request.getfixturevalue("kafka") if WORLDS[world].feed == "kafka" else None
-    print(f"seed {SEED}")
-    report = run([WORLDS[world]], SEED, SPELL_SECONDS, kafka, tmp_path)
+    with ExitStack() as stack:
+        kafka: Kafka | None = None
+        if WORLDS[world].secured:
+            kafka = stack.enter_context(a_kafka())
+        elif WORLDS[world].feed == "kafka":
+            kafka = request.getfixturevalue("kafka")
+        print(f"seed {SEED}")
+        report = run([WORLDS[world]], SEED, SPELL_SECONDS, kafka, tmp_path)
     assert not report.wrong, report.text()
     (mine,) = report.worlds
     assert mine.actions, report.text()
     assert mine.confirmed >= EVENTS_MIN, report.text()
     assert mine.leases, report.text()
     assert mine.exact, report.text()
+    assert bool(mine.over_rate) == WORLDS[world].secured, report.text()
 
 
 def test_every_action_is_in_a_world() -> None:

@@ -32,6 +32,7 @@ class World:
     replicas: int = 0  # Of each node, waited for before an offset or a lease counts.
     workers: int = 3
     endpoints: int = 1
+    secured: bool = False  # With TLS to Kafka and to the store, tokens with roles, and rates of the crawlers.
 
 
 _KAFKA = (*WORKERS_OF_A_GROUP, *KAFKA, *PUBLISHERS, *ENDPOINT, *CRAWLERS, "back_up_under_load")
@@ -48,6 +49,7 @@ WORLDS = {
         World("scatter", "redis", "kafka", (*_OF_A_SERVER, *PARTITIONS), partitions=4, shards=3, scatter=True),
         World("cluster", "redis", "kafka", (*_KAFKA, *MOVES, *NODES), partitions=4, shards=8, nodes=3),
         World("failover", "valkey", "kafka", _FAILOVER, partitions=4, shards=6, nodes=3, replicas=1, endpoints=2),
+        World("secured", "valkey", "kafka", _OF_A_SERVER, endpoints=2, secured=True),
         World("log", "valkey", "log", _LOG, workers=1, endpoints=2),
         World("log-redis", "redis", "log", _LOG, shards=3, workers=1, endpoints=2),
         World("embedded", "valkey", "embedded", _EMBEDDED, workers=0, endpoints=0),
