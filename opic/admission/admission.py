@@ -248,12 +248,12 @@ class Admission:
     def _weigh(self) -> None:
         """Determine which hosts are large and which sites are outgrown, if the last result is old enough.
 
-        On a large crawl a background thread does this, so requests for pages never wait; they use the last result.
+        Where that takes long (`opic.replica.upkeep`), a thread does it, and requests for pages use the last result.
         """
         now, traps = time.monotonic(), self._policy.traps
         if not traps.on or now - self._weighed_at < max(WEIGH_REST * self._weighing_took, WEIGH_SECONDS_MIN):
             return
-        if self._weighed_at == float("-inf") or not self._crawl.is_large:
+        if self._weighed_at == float("-inf") or self._crawl.upkeep.quick:
             self._take_weighed(self._policy, self._table)
         elif self._weigher is None or not self._weigher.is_alive():
             self._weigher = threading.Thread(
@@ -275,9 +275,11 @@ class Admission:
         # Measure CPU time: on a busy machine, wall time includes waiting and would delay the next run by seconds.
         began, book = time.thread_time(), policy.book
         try:
-            large = [host for host in large_hosts(self._crawl, policy.traps) if host < len(names)]
+            with self._crawl.upkeep.measured("hosts"):
+                heavy, outgrown = large_hosts(self._crawl, policy.traps), outgrown_sites(self._crawl, policy.traps)
+            large = [host for host in heavy if host < len(names)]
             large = [host for host in large if not self._is_wanted(names[host], book)]
-            sites = [site for site in outgrown_sites(self._crawl, policy.traps) if not self._is_wanted(site, book)]
+            sites = [site for site in outgrown if not self._is_wanted(site, book)]
             weighed = Weighed(self._crawl, large, sites)
         except (IndexError, ValueError):
             if names == HostNames(self._crawl.replicas):

@@ -46,7 +46,7 @@ class Choices:
         self.trust = RankedOrder.empty(len(hot.crawl))  # The order of mode coverage,
         self._importance: RankedOrder | None = None  # and that of other modes; None for cash.
         self._census, self._census_at = dict[Scope, dict[str, int] | None](), float("-inf")
-        self._ahead = dict[str, PagesAhead]()  # By mode, on a large store.
+        self._ahead = dict[str, PagesAhead]()  # By mode.
         self.rng = np.random.default_rng()  # For policies that draw.
         self._policies = PolicyOrders(hot, lambda: self.rng)
 
@@ -82,9 +82,10 @@ class Choices:
         With a limit on hosts, those of the hosts that have the first pages.
 
         Pages not judged yet are judged when they are chosen, and dropped if they are unfit. While there are such pages,
-        the answer may lack some pages that could be had, and on a large store, those of hosts with unfit ones.
+        the answer may lack some pages that could be had, and unless answers are current (`opic.replica.upkeep`), those
+        of hosts with unfit ones.
         """
-        if not self._hot.is_small() and by == Choice(by.mode):
+        if not self._crawl.upkeep.quick and by == Choice(by.mode):
             return self._crawl.steadily(lambda: self._from_ahead(by, count, ration))
 
         def choose(wide: int) -> Picked:
@@ -116,7 +117,7 @@ class Choices:
 
     def _found(self, choose: Choose, count: int) -> Picked:
         ways = [self._from_all, self._without_suspects]
-        first, second = ways if self._hot.is_small() else reversed(ways)
+        first, second = ways if self._crawl.upkeep.quick else reversed(ways)
         picked, sure = first(choose, count)
         return picked if len(picked) or sure else second(choose, count)[0]
 
@@ -286,8 +287,8 @@ class Choices:
         """Count the requested pages by what holds them back; None if it can't be told now.
 
         Costs a lookup of each delayed host, or with domains some 10 ns for each of their pages. If the request got
-        pages, its depth is not considered: that would be a pass over all pages; and on a large store, the counts may be
-        CENSUS_SECONDS old.
+        pages, its depth is not considered: that would be a pass over all pages; and unless answers are current, the
+        counts may be CENSUS_SECONDS old.
 
         Args:
             mode: of the request. Leased pages of all modes count, since their events may bring new pages.
@@ -296,7 +297,7 @@ class Choices:
             empty: the request got no page, so all free pages are held back by their hosts.
         """
         scope, now = (mode, domains, nearness), time.monotonic()
-        if empty or self._hot.is_small():
+        if empty or self._crawl.upkeep.quick:
             return self._count_waiting(*scope, empty=empty)
         if now - self._census_at >= CENSUS_SECONDS:
             self._census, self._census_at = {}, now

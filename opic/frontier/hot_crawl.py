@@ -29,8 +29,7 @@ from opic.replica.effect import Effect
 from opic.store.keys import of_call
 from opic.urls.canonical import shard_of
 
-HELD_SMALL: Final = 5_000  # A small crawl has no more leases, waits and delays.
-JUDGE_REST: Final = 20  # On a large store, the pause between two batches of judging, as a multiple of the last one,
+JUDGE_REST: Final = 20  # Where answers need not be current, the pause between two batches of judging, as a multiple,
 JUDGE_REST_SUSPECTS: Final = 5  # and while hosts are left out because of pages not judged yet.
 OVERDRAWN_SECONDS: Final = 1.0
 FREEING: Final = {b"f", b"m", b"r"}  # Fields of changes after which pages may be free.
@@ -134,10 +133,6 @@ class HotCrawl:
         """Return whether there is an order for each replica as it was loaded last."""
         return all(self._current(shard) is not None for shard in range(len(self.crawl)))
 
-    def is_small(self) -> bool:
-        """Return whether the crawl is small enough for each answer to be worked out by itself."""
-        return not self.crawl.is_large and sum(hot.held_count() for hot in self.shards) <= HELD_SMALL
-
     def _read(self, shards: Sequence[int]) -> None:
         """Read the held pages and hosts of shards; create a hot order where there is none for the loaded replica."""
         self.news += 1
@@ -164,7 +159,7 @@ class HotCrawl:
             self._rules = rules
             for shard in range(len(self.crawl)):
                 self._judged(shard, np.arange(len(self.crawl.replicas[shard])))
-        if self.is_small():
+        if self.crawl.upkeep.quick:
             self.judge_batches(1)
         elif time.monotonic() >= self._judged_next:  # A page that is chosen earlier is judged when it is chosen.
             began, self._judged_shard = time.thread_time(), (self._judged_shard + 1) % len(self.crawl)

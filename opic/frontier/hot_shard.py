@@ -383,9 +383,3 @@ class HotShard:
         with self.replica.lock:
             self.order.settle()
         return int(self.order.counts.totals[2 * page_counts.LEASED :][:2].sum())
-
-    def held_count(self) -> int:
-        """Return the number of pages held by leases and back-offs, and of held hosts."""
-        order, kinds = self.order, self.order.counts.totals.reshape(-1, 2).sum(axis=1)
-        pages = int(kinds[page_counts.LEASED] + kinds[page_counts.RETRY])
-        return pages + int(np.count_nonzero(order.host_free > order.now))

@@ -1,4 +1,6 @@
-"""Pages chosen ahead on a large store: one choice serves the requests of the next tenth of a second, or longer.
+"""Pages chosen ahead: one choice serves the requests of the next tenth of a second, or longer.
+
+Pages are chosen ahead where answers need not be current (`opic.replica.upkeep`).
 
 A choice costs some milliseconds on one shard, and a multiple on many; hardly more for a hundred pages than for ten.
 What it chose beyond the request that asked waits here, in order, and each page is looked at again when it is taken: it

@@ -37,7 +37,7 @@ from opic.replica.crawl import LOOKS_MAX, Outdated, Place, Rows
 BATCH_SHARE: Final = 10  # If over 1 in 10 live pages is requested or leased, a batch ends at half its best page's cash.
 CANDIDATES_SPARE: Final = 16  # Spare pages for a single shard, at most twice as many as were refused last. They double
 SPARE_DOUBLED_MAX: Final = 5  # each turn, up to this many times.
-IDLE_SECONDS: Final = 1.0  # On a large store, after this long a call includes shards that none of its pages is in.
+IDLE_SECONDS: Final = 1.0  # After this long a call includes shards that none of its pages is in, if answers lag.
 PAGES_A_CALL: Final = 500  # Such a call blocks the server for less than 5 ms.
 PAGES_TOGETHER: Final = 2_000  # Requests for more pages in total are answered one after the other.
 TURNS_MAX: Final = 200  # Maximum number of turns of one call; it then answers with the pages it has.
@@ -241,9 +241,9 @@ class FrontierScheduler:
             calls = self._choose(missing, spare, idle=idle)
             if not turn:  # Call the other shards too, to end expired leases.
                 asked, now = {call.shard for call in calls}, time.monotonic()
-                small = self.hot.is_small()
+                every = self.crawl.upkeep.quick
                 others = [
-                    shard for shard, hot in enumerate(self.hot.shards) if small or now - hot.called_at >= IDLE_SECONDS
+                    shard for shard, hot in enumerate(self.hot.shards) if every or now - hot.called_at >= IDLE_SECONDS
                 ]
                 calls += [ShardCall(shard) for shard in others if shard not in asked]
             if not calls:

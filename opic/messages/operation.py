@@ -54,7 +54,7 @@ class Stats(Struct, frozen=True):
     )
     outside_pages: Annotated[
         int | None,
-        about("Known pages outside the scope; on a large store, those judged so far. Absent without a scope."),
+        about("Known pages outside the scope; on a crawl of many pages, those judged so far. Absent without a scope."),
     ] = None
     loaded_at: LoadedAt = None
     loaded_as_of: LoadedAsOf = None

@@ -1,10 +1,9 @@
 """Exact importance: PageRank of the known graph as last crawled, kept up with the journal, with a bound on its error.
 
 It is there where links are kept (`opic.query.kept_links`). The flow (`opic.graph.flow`) is moved on until the bound
-wanted is met: in the question's own thread where that is quick, else in a background thread, and questions are
-answered from what was settled last. An answer is that of one state, an `ExactView`; its bound holds for what happened
-since as well, as far as it is known (`opic.query.unsettled`). Nothing here is authoritative: all of it can be computed
-again from the links.
+wanted is met: by questions and by a background thread, as `opic.replica.upkeep` rules. An answer is that of one state,
+an `ExactView`; its bound holds for what happened since as well, as far as it is known (`opic.query.unsettled`). Nothing
+here is authoritative: all of it can be computed again from the links.
 """
 
 import logging
@@ -29,22 +28,16 @@ from opic.query.unsettled import Unsettled, teleport_by_state
 from opic.replica import Replica
 from opic.replica.crawl import Place
 from opic.replica.effect import Head
+from opic.replica.upkeep import AGE_SECONDS_MAX
 
 log = logging.getLogger("opic.query")
 
 AIM: Final = 0.8  # What is settled to, as a share of the bound wanted: the error is then about half of the latter.
-QUICK_SECONDS: Final = 0.05  # A question settles where the last settling took no more CPU time than this,
-CREDIT_SECONDS: Final = 0.5  # and settlings of questions took less than this beyond their share of the time,
-CREDIT_SHARE: Final = 0.1  # which is this where they take
-SHORT_SECONDS: Final = 0.005  # this at most, and else
-CREDIT_SHARE_LONG: Final = 0.005  # this: at a steady load, hardly one question in a hundred waits for a settling.
 FIRST_SECONDS: Final = 2.0  # How long a question waits for the first answer after a start.
 LOOK_SECONDS: Final = 0.1  # How often the thread looks for changes, or REST times a settling's CPU time, if longer,
 REST_SECONDS_MAX: Final = 0.4  # but no more than this, so that answers are hardly ever a second old,
 REST_MIN: Final = 0.25  # and no less than this multiple: its thread has a lower priority anyway.
-YOUNG_SECONDS: Final = 0.9  # A question waits for a settling in progress if the last answer is older than this,
-WAIT_SECONDS: Final = 0.25  # for this long.
-AGE_SECONDS_MAX: Final = 0.98  # An answer that takes no time may show a state as old as this.
+WAIT_SECONDS: Final = 0.25  # How long a question waits for the thread where the last answer is too old.
 FURTHER: Final = 1e-6  # For `top`: with this bound most ranks are certain. It is aimed at,
 FURTHER_LINKS: Final = 10_000_000  # but no more links than this are followed for it.
 CHECK_SECONDS: Final = 600.0  # How often the residual is computed anew.
@@ -80,8 +73,6 @@ class Exact:
         self._saved_at, self._saved_heads = time.monotonic(), list[Head]()
         self._kept, self._crawl = flows.kept, flows.kept.crawl
         self._unsettled = Unsettled(self._crawl, flows.damping)
-        self._cpu = 0.0  # CPU seconds of the last settling; 0 after the first, which says nothing of later ones.
-        self._credit, self._credit_at = CREDIT_SECONDS, time.monotonic()
         self._checked_at = time.monotonic()
         self._standing: ExactStanding | None = None
         self._done = threading.Event()
@@ -111,8 +102,7 @@ class Exact:
             always: settle whenever something changed; else only when the order is due.
         """
         self._order, self._always = order, always
-        if order is not None:
-            order.beside = True
+        self._crawl.upkeep.threads = True
         self._thread = threading.Thread(target=self._run, name="opic-exact", daemon=True)
         self._thread.start()
 
@@ -131,7 +121,7 @@ class Exact:
         wait, lowered = LOOK_SECONDS, False
         while not self._done.wait(wait):
             began, began_at = time.thread_time(), time.monotonic()
-            if self._crawl.is_large and not lowered:  # For good. On a small crawl questions wait for this thread.
+            if not (lowered or self._crawl.upkeep.quick):  # For good. Before, questions wait for this thread.
                 lower_priority()
                 lowered = True
             try:
@@ -192,83 +182,45 @@ class Exact:
         return self._unsettled.told() if self._says_something() else None
 
     def told_of(self, places: Sequence[Place]) -> ExactView | None:
-        """As `told`, for an answer about these pages: what is new is settled first if they need that and it is quick.
-
-        They need it if one of them is newer than what was settled, or if more has happened since than that can bound.
-        """
+        """As `told`, but as `view` if one of these pages is newer, or more has happened since than that can bound."""
         view = self.told()
-        if view is None or self._thread is None or not places:
-            return view
-        if view.bound < SAYS_SOMETHING and all(map(view.knows, places)):
+        if view is None or (view.bound < SAYS_SOMETHING and all(map(view.knows, places))):
             return view
         try:
-            view = self._view_beside(view, further=False)
+            view = self.view()
         except (NotKept, StoreError) as error:
             log.info("exact importance of pages that just became known: %s", error)
         return view if view.bound < SAYS_SOMETHING else None
 
     def at_hand(self) -> ExactView | None:
-        """Return what was settled a moment ago, without asking the store; None if that is old, or says nothing."""
-        view = None if self._thread is None or self._must_settle() else self.told()
-        return view if view is not None and time.time() - view.as_of <= AGE_SECONDS_MAX else None
+        """Return what `view` would return without asking the store or settling; None if it would do either."""
+        view = self.told() if self._thread is not None else None
+        return view if view is not None and self._crawl.upkeep.serves(view.as_of) else None
 
     def view(self, *, further: bool = False, since: float | None = None) -> ExactView:
-        """Return the importance as it is now, or as it was a moment ago where settling takes long.
+        """Return the importance as it is now, or as it was a moment ago: as `opic.replica.upkeep` rules.
 
         Args:
-            further: go below the bound wanted where that is cheap, so that more ranks are certain.
+            further: go below the bound wanted where the answer is current, so that more ranks are certain.
             since: as in `Crawl.follow`.
 
         Raises:
             NotKept: no links are kept.
             StoreUnavailable: the store is unavailable, or its links are still being read.
         """
+        upkeep = self._crawl.upkeep
         self._crawl.follow(self._crawl.recent() if since is None else since)
         self._kept.check()
-        view = self._unsettled.told()
-        if view is not None and not self._is_stale(further=further):
-            return view
-        if self._thread is not None:
-            if view is None and not self._settled.wait(FIRST_SECONDS):
-                raise StoreUnavailable(NOT_YET)
-            if (view := self._unsettled.told()) is not None and not self._must_settle():
-                return self._view_beside(view, further=further)
-        self._settle(further=further)
-        return self._now()
-
-    def _must_settle(self) -> bool:
-        """Whether something changed that answers have to show; see `Crawl.show`."""
-        moved = self._unsettled.moved
-        return moved is not None and bool(moved.share) and moved.view.as_of < self._crawl.shown_from
-
-    def _now(self) -> ExactView:
-        view = self._unsettled.told()
-        if view is None:  # A replica was reloaded since it was settled.
+        if self._thread is not None and self._unsettled.moved is None and not self._settled.wait(FIRST_SECONDS):
             raise StoreUnavailable(NOT_YET)
-        return view
-
-    def _view_beside(self, view: ExactView, *, further: bool) -> ExactView:
-        """As `view`, where a thread settles as well: wait for it rather than do the same, and not for long."""
-        old = time.time() - view.as_of > YOUNG_SECONDS
-        may = self._may_settle()
-        waits = WAIT_SECONDS if old or not self._crawl.is_large else 0
-        if not (may or old) or not self._kept.lock.acquire(timeout=waits):
-            return self._unsettled.told() or view
-        try:
-            if may and self._is_stale(further=further):
-                self._settle(further=further)
-                self._credit -= self._cpu
-        finally:
+        view = self._now()
+        if upkeep.serves(view.as_of) or not self._is_stale(further=further):
+            return view
+        if upkeep.quick or view.as_of < upkeep.shown_from:
+            self._renew(further=further)
+        elif self._kept.lock.acquire(timeout=WAIT_SECONDS):  # The thread has settled.
             self._kept.lock.release()
-        return self._unsettled.told() or view
-
-    def _may_settle(self) -> bool:
-        """Whether a question settles what is new itself: not where that is slow, or was done too often lately."""
-        now = time.monotonic()
-        share = CREDIT_SHARE if self._cpu <= SHORT_SECONDS else CREDIT_SHARE_LONG
-        self._credit = min(self._credit + share * (now - self._credit_at), CREDIT_SECONDS)
-        self._credit_at = now
-        return self._cpu <= QUICK_SECONDS and self._credit > 0
+        return self._now()
 
     def settled(self) -> ExactView:
         """Return the importance as it is now, however long settling takes; else as `view`."""
@@ -278,10 +230,24 @@ class Exact:
             self._settle()
         return self._now()
 
+    def _renew(self, *, further: bool = False) -> None:
+        with self._crawl.upkeep.rested(), self._kept.lock:
+            if self._is_stale(further=further):  # Else others did it, and this question had come before.
+                self._settle(further=further)
+
+    def _now(self) -> ExactView:
+        view = self._unsettled.told()
+        if view is None:  # Nothing was settled yet, or a replica was reloaded since.
+            self._settle()
+            view = self._unsettled.told()
+        if view is None:
+            raise StoreUnavailable(NOT_YET)
+        return view
+
     def _settle(self, *, further: bool = False, trust: bool = False) -> LinksRead[PageStates]:
         """Settle importance; with `trust` also the flow from trusted pages or seeds: coverage, what to fetch."""
         with self._kept.lock:
-            began, cpu = time.monotonic(), time.thread_time()
+            began = time.monotonic()
             follow_trust = trust or self._thread is not None  # A flow that misses a change goes through all links.
             copy = PageStates.with_seeds if follow_trust else PageStates.of
             read = self._kept.catch_up(self._kept.check, partial(self._copied, copy))
@@ -294,9 +260,9 @@ class Exact:
             if time.monotonic() - self._checked_at > CHECK_SECONDS:
                 flow.check()
                 self._checked_at = time.monotonic()
-            view = self._view_of(read, flow)
+            with self._crawl.upkeep.measured("importance"):
+                view = self._view_of(read, flow)
             self._unsettled.settled(view, [taken.extra for taken in read.taken])
-            self._cpu = 0.0 if self._standing is None else time.thread_time() - cpu
             self._standing = ExactStanding(view.bound, flow.waiting, time.monotonic() - began, 0.0, flow.drift)
             self._settled.set()
             trusted = self.flows.by_seeds(read) if follow_trust else None
@@ -357,5 +323,5 @@ class Exact:
 
 def _rest(cpu_seconds: float, seconds: float) -> float:
     """Return how long the thread rests after a settling: so long that the next one ends before this one is too old."""
-    rest = min(REST * cpu_seconds, REST_SECONDS_MAX, YOUNG_SECONDS - 2 * seconds)
+    rest = min(REST * cpu_seconds, REST_SECONDS_MAX, AGE_SECONDS_MAX - 2 * seconds)
     return max(LOOK_SECONDS, rest, REST_MIN * cpu_seconds)

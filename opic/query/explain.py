@@ -65,7 +65,7 @@ def _explained(
 ) -> dict[str, object] | None:
     policy, span = query.policy_of(policy, window)
     exact = query.exact_view() if policy == EXACT else None  # First: the answer is as of its state.
-    (shard_page,), rows, ranking = query.snapshots.beside(lambda: query.crawl.find_rows([canonical]))
+    (shard_page,), rows, ranking = query.snapshots.ranked(lambda: query.crawl.find_rows([canonical]))
     if shard_page is None:
         return None
     entry = query.entries({canonical: shard_page}, rows, ranking)[canonical]

@@ -29,9 +29,9 @@ from opic.replica.effect import Head
 log = logging.getLogger("opic.query")
 
 SEED_SHARE: Final = 0.2
-REST: Final = 9  # A thread rests for this multiple of the time that its last computation took, within limits.
+REST: Final = 9  # A thread rests for this multiple of the time that its last computation took, within limits,
+ORDER_REST: Final = 20  # and for this one of an order: pages leased or read since are left out anyway.
 ASKED_SECONDS: Final = 60.0  # How long after a question the order is kept up.
-REST_SECONDS: Final = 1.0  # Between two computations on a large crawl; pages leased or read since are left out anyway.
 AGES_SECONDS: Final = 5.0  # How often it is computed anew where nothing changed but the time.
 PAGES_AT_ONCE: Final = 1 << 16  # Pages whose last reads are looked up while a replica waits: some milliseconds.
 UNFIT: Final = Flag.GONE | Flag.EXCLUDED
@@ -79,7 +79,6 @@ class FetchOrder:
         self._at, self._took, self._asked_at = float("-inf"), 0.0, float("-inf")
         self.listeners: list[Callable[[FetchView], object]] = []  # Called with each new order, before it is used.
         self._kept.release_listeners.append(self._forget)
-        self.beside = False  # Whether a thread computes it (`Exact.start`), and not the questions.
 
     def _forget(self) -> None:
         self._view = None
@@ -96,13 +95,12 @@ class FetchOrder:
             return False
         same = view is not None and view.settled
         same = same and (view.heads, view.loads) == (self._crawl.heads(), self._crawl.loads)  # type: ignore[union-attr]
-        rest = max(REST * self._took, REST_SECONDS if self._crawl.is_large else 0.0)
-        return now - self._at >= (AGES_SECONDS if same else rest)
+        return now - self._at >= (AGES_SECONDS if same else ORDER_REST * self._took)
 
     def recent(self) -> FetchView | None:
         """Return the order of a moment ago; None if it can't be told, because links are not kept or not read yet."""
         self._asked_at = time.monotonic()
-        if not self.beside:
+        if not self._crawl.upkeep.threads:
             self._compute()
         view = self._view
         if view is None or not self.kept or view.loads != self._crawl.loads or view.bound >= SAYS_SOMETHING:
@@ -124,7 +122,7 @@ class FetchOrder:
 
     def taken(self, read: LinksRead[PageStates]) -> Callable[[], None]:
         """Take the visits at the position that the flows are at; return what sorts the pages by them."""
-        began = time.monotonic()
+        began = time.thread_time()
         flow, loads = self._flows.by_importance(read), self._kept.loads
         settled = flow.settle(self._bound, LINKS_A_SETTLE)
         worth, bound = _visits(flow), flow.bound
@@ -138,8 +136,7 @@ class FetchOrder:
             for listener in self.listeners:
                 listener(view)
             self._view = view
-            self._at = time.monotonic()
-            self._took = self._at - began
+            self._at, self._took = time.monotonic(), time.thread_time() - began
 
         return sort
 

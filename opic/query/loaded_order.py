@@ -31,7 +31,6 @@ class LoadedOrder:
         self._lock = threading.Lock()
         self._at, self._took, self._asked_at = float("-inf"), 0.0, float("-inf")
         self.listeners: list[Callable[[FetchView], object]] = []  # Called with each new order, before it is used.
-        self.beside = False  # Whether a thread computes it (`step`), and not the questions.
 
     @property
     def kept(self) -> bool:
@@ -41,15 +40,14 @@ class LoadedOrder:
     def recent(self) -> FetchView | None:
         """Return the order of a moment ago; None if nothing was loaded, or it is not computed yet."""
         self._asked_at = time.monotonic()
-        if not self.beside:
+        if not self._snapshots.crawl.upkeep.threads:
             self._renew()
         view = self._view
         return view if view is not None and view.loads == self._snapshots.crawl.loads else None
 
     def step(self) -> float:
         """Compute the order if it is due and somebody asked lately; return how long to rest."""
-        if self._snapshots.crawl.is_large:
-            lower_priority()
+        lower_priority()  # No question waits for this thread.
         if time.monotonic() - self._asked_at < ASKED_SECONDS:
             self._renew()
         return IDLE_SECONDS

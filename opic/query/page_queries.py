@@ -1,9 +1,9 @@
 """Queries about pages that are named: their importance and history.
 
-A page is read from a replica that has just caught up, so its numbers are current; on a large store, which a thread
-follows, they are as of a moment ago (`RECENT_SECONDS` in `opic.replica.crawl`). Ranks and the estimates of window
-policies are computed from a snapshot. With several shards, each shard is read at its own journal position: cash that
-moves between shards during an answer may be missing from it or counted twice.
+A page is read from a replica that has just caught up, so its numbers are current, or as of a moment ago
+(`opic.replica.upkeep`). Ranks and the estimates of window policies are computed from a snapshot. With several shards,
+each shard is read at its own journal position: cash that moves between shards during an answer may be missing from it
+or counted twice.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -229,7 +229,7 @@ class PageQuery:
         Exact policy: PageRank of the known graph as last crawled, within the "error_bound". Importance, rank and
         whether a page is gone are those of one state; a page newer than that has importance 0. Static policy: (H + C)
         / sum of H + C over live pages, computed in integers and rounded once, from the current state; the rank is from
-        a snapshot, up to a second older on a large busy store. Window policies: as defined in `opic.model.windows`,
+        a snapshot, which may be up to a second older. Window policies: as defined in `opic.model.windows`,
         from a snapshot, since each page's share depends on all pages' measures. Cash and reads are current under every
         policy.
 
@@ -352,7 +352,7 @@ class PageQuery:
         if not by_cash:  # Ranks by cash cost a sort of all pages.
             places, rows = self.crawl.find_rows(urls, asked_at)
             return self._looked(_known(urls, places), rows, None)
-        places, rows, ranking = self.snapshots.beside(lambda: self.crawl.find_rows(urls, self.crawl.recent()))
+        places, rows, ranking = self.snapshots.ranked(lambda: self.crawl.find_rows(urls, self.crawl.recent()))
         return self._looked(_known(urls, places), rows, ranking)
 
     def _looked(self, places: dict[str, Place], rows: Rows, ranking: Ranking | None) -> _Looked:

@@ -1,7 +1,7 @@
 """Queries about a whole crawl: top pages, hosts and domains, statistics and audit; those about named pages beside.
 
 Anything that needs all pages (the top, a rank) is computed from one state of all of them: an `ExactView`, or else a
-snapshot. It is current on a small or idle store, and at most a second old on a large busy one.
+snapshot. It is current, or at most a second old: see `opic.replica.upkeep`.
 """
 
 from typing import Any, Final, Literal

@@ -1,8 +1,8 @@
 """Snapshots of all pages of a crawl, for queries over all pages: top, ranks, hosts, window policies.
 
 The replicas change in place as they follow their journals. Queries over all pages therefore use a snapshot, an
-immutable copy of the columns, which also caches the results computed from it. On a small or idle store a snapshot is
-current; on a large busy one it is reused for a moment, and `as_of` tells its time.
+immutable copy of the columns, which also caches the results computed from it. It is current, or is reused for a moment:
+see `opic.replica.upkeep`; `as_of` tells its time.
 """
 
 import threading
@@ -28,16 +28,15 @@ from opic.query.loaded import LOADED, NOTHING, LoadedImportance, LoadedView
 from opic.query.rankings import Ranking, View, WindowView, largest
 from opic.query.snapshot_parts import Part
 from opic.replica import Crawl
-from opic.replica.crawl import PAGES_EXACT, Outdated, Rows
+from opic.replica.crawl import Outdated, Rows
+from opic.replica.upkeep import AGE_SECONDS_MAX
 
 T = TypeVar("T")
 
-SNAPSHOT_SECONDS = 0.6  # On a larger store that changes, a snapshot and its ranking are renewed at this age.
-AGE_SECONDS_MAX = 0.9  # No answer shows an older state: one second minus the time to answer.
-VIEW_MEMORY = 0.5  # Weight of the previous view's duration in the prediction for the next one.
+SNAPSHOT_SECONDS = 0.6  # Where a snapshot and its ranking are renewed in a thread, it is at this age.
+VIEW_SECONDS = 0.5  # A view of a window policy is reused up to this age, as it takes some tenths of a second.
 HEAD_PAGES = 1_024  # Minimum number of top pages sorted at once; they are cached until the store changes.
 VIEWS_KEPT_MAX = 4  # Number of (policy, window) pairs whose estimates a snapshot caches, 16 bytes per page each.
-LOOKS_MAX = 4  # Attempts to read rows and a matching ranking from a store that changes.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -244,57 +243,39 @@ class Snapshots:
         self._guesses: dict[int, int] = {}  # `Snapshot.guesses`, passed from one snapshot to the next.
         self._ranking: Ranking | None = None
         self._viewed: Snapshot | None = None  # The snapshot that window policies answer from.
-        self._view_seconds = 0.0  # Expected time to compute a view of a new snapshot.
         self._renewer: threading.Thread | None = None
 
     def fresh(self, age_seconds_max: float = AGE_SECONDS_MAX) -> Snapshot:
-        """Return a current snapshot, or, on a large busy store, one at most `age_seconds_max` old (0: a current one).
+        """Return a current snapshot or, as `opic.replica.upkeep` rules, one at most `age_seconds_max` old.
 
-        Costs one round trip, and a copy of the columns if the store changed and the last snapshot is too old.
+        Costs one round trip, and a copy of the columns if the store changed and the last snapshot is not used again.
         """
         self.crawl.follow(self.crawl.recent())
         shown = self._shown
-        moved = shown is not None and self._still_true(shown) and shown.heads != self.crawl.heads()
-        if shown is not None and moved and self._serves(shown, len(shown), age_seconds_max):
+        if shown is not None and shown.heads != self.crawl.heads() and self._serves(shown, age_seconds_max):
             return shown
-        with self._lock:
-            return self._current(age_seconds_max)
+        return self._current(age_seconds_max)
 
-    def beside(self, ask: Callable[[], tuple[T, Rows]]) -> tuple[T, Rows, Ranking]:
-        """Return the result of `ask`, its rows, and a ranking of the same state as the rows, if `fresh` is current.
-
-        Another thread may update the replicas between the two; then `ask` is called again, at most LOOKS_MAX times in
-        total. On a large busy store the ranking may be up to AGE_SECONDS_MAX old.
-        """
-        for _ in range(LOOKS_MAX):
-            answer, rows = ask()
-            ranking = self._ranking_beside(rows)
-            if ranking.heads == rows.heads or len(ranking.ascending) > PAGES_EXACT:
-                break
-        return answer, rows, ranking
-
-    def _ranking_beside(self, rows: Rows) -> Ranking:
-        if (kept := self.ranking_at_hand(rows)) is not None:
-            return kept
-        with self._lock:
-            if (kept := self.ranking_at_hand(rows)) is not None:
-                return kept
+    def ranked(self, ask: Callable[[], tuple[T, Rows]]) -> tuple[T, Rows, Ranking]:
+        """Return the result of `ask`, its rows, and a ranking as `fresh` gives it, or of a moment later."""
+        answer, rows = ask()
+        if (kept := self.ranking_at_hand(rows)) is None:
             shown = self._shown
             if shown is None or shown.heads != rows.heads or not self._still_true(shown):
                 shown = self._current(AGE_SECONDS_MAX)
-            self._ranking = shown.ranking
-            return self._ranking
+            kept = self._ranking = shown.ranking
+        return answer, rows, kept
 
     def ranking_at_hand(self, rows: Rows) -> Ranking | None:
-        """Return a ranking that `beside` might give with these rows; None if there is none yet."""
+        """Return a ranking that `ranked` might give with these rows; None if there is none yet."""
         kept = self._ranking
         if kept is None or not self._still_true(kept):
             return None
-        return kept if kept.heads == rows.heads or self._serves(kept, len(kept.ascending), AGE_SECONDS_MAX) else None
+        return kept if kept.heads == rows.heads or self._serves(kept, AGE_SECONDS_MAX) else None
 
-    def _serves(self, kept: "Snapshot | Ranking", pages: int, age_seconds_max: float) -> bool:
-        """Return whether questions on a large store are answered from this; it is renewed aside in good time."""
-        if not self._is_young(kept, pages, age_seconds_max):
+    def _serves(self, kept: "Snapshot | Ranking", age_seconds_max: float) -> bool:
+        """Return whether questions are answered from this, although it is not current; it is renewed in good time."""
+        if not self._still_true(kept) or not self.crawl.upkeep.serves(kept.as_of, age_seconds_max):
             return False
         if time.time() - kept.as_of >= SNAPSHOT_SECONDS and (self._renewer is None or not self._renewer.is_alive()):
             self._renewer = threading.Thread(target=self._renew, name="opic-snapshot", daemon=True)
@@ -302,55 +283,33 @@ class Snapshots:
         return True
 
     def _renew(self) -> None:
-        with self._lock, suppress(Outdated, StoreError):  # The question that comes when it is too old reports them.
+        with suppress(Outdated, StoreError):  # The question that comes when it is too old reports them.
             self.crawl.follow(self.crawl.recent())
-            shown = self._current(SNAPSHOT_SECONDS)
-            self._ranking = shown.ranking
+            self._ranking = self._current(SNAPSHOT_SECONDS).ranking
 
     def _current(self, age_seconds_max: float) -> Snapshot:
-        shown, as_of = self._shown, self.crawl.as_of
-        if shown is not None and not self._still_true(shown):
-            shown = None  # Even with the same head it is of no use: reading more from its replicas raises Outdated.
-        if shown is not None and shown.heads == self.crawl.heads():
-            self._shown = shown = replace(shown, as_of=max(as_of, shown.as_of))
+        with self.crawl.upkeep.rested(), self._lock:
+            shown, as_of = self._shown, self.crawl.as_of
+            if shown is not None and not self._still_true(shown):
+                shown = None  # Even with the same head it is of no use: reading more from its replicas raises Outdated.
+            if shown is not None and shown.heads == self.crawl.heads():
+                self._shown = shown = replace(shown, as_of=max(as_of, shown.as_of))
+            elif shown is None or not self.crawl.upkeep.serves(shown.as_of, age_seconds_max):
+                with self.crawl.upkeep.measured("snapshot"):
+                    self._shown = shown = Snapshot.of(as_of, self.crawl, self._guesses, self.loaded)
             return shown
-        if shown is not None and self._is_young(shown, len(shown), age_seconds_max):
-            return shown
-        self._shown = shown = Snapshot.of(as_of, self.crawl, self._guesses, self.loaded)
-        return shown
-
-    def _is_young(self, kept: "Snapshot | Ranking", pages: int, age_seconds_max: float) -> bool:
-        """Return whether it may be used although the store changed since: on a large store, for a moment."""
-        young = time.time() - kept.as_of < age_seconds_max and kept.as_of >= self.crawl.shown_from
-        return young and pages > PAGES_EXACT
 
     def _still_true(self, shown: Snapshot | Ranking) -> bool:
         return shown.loads == self.crawl.loads
 
-    def picked(self) -> Snapshot:
-        """Return the snapshot that window policies answer from; later calls return the same or a newer one.
-
-        It is the `fresh` one. But a large busy store has a new snapshot for nearly every query, and computing a view of
-        it takes some tenths of a second. There a snapshot is reused until its age plus the time to compute a view
-        reaches AGE_SECONDS_MAX.
-        """
-        rest, kept = max(AGE_SECONDS_MAX - self._view_seconds, 0.0), self._viewed
-        if kept is None or not self._is_young(kept, len(kept), rest) or not self._still_true(kept):
-            self._viewed = kept = self.fresh(rest)
-        return kept
-
     def view(self, policy: str, window: Window) -> tuple[Snapshot, WindowView | LoadedView]:
-        """Return the `picked` snapshot and its view; see `Snapshot.view`. One thread computes it, others wait."""
+        """Return a snapshot as `fresh` does, and its view; see `Snapshot.view`. One thread computes it, others wait."""
         with self._view_lock:
             while True:
-                snapshot, began = self.picked(), time.monotonic()
-                known = "past" in snapshot.kept
+                kept = self._viewed
+                if kept is None or not self._still_true(kept) or not self.crawl.upkeep.serves(kept.as_of, VIEW_SECONDS):
+                    self._viewed = kept = self.fresh(VIEW_SECONDS)
                 try:
-                    view = snapshot.view(policy, window)
+                    return kept, kept.view(policy, window)
                 except Outdated:
                     self._viewed = self._shown = None
-                    continue
-                if not known:
-                    # Keep part of the last duration: a machine that was busy a moment ago may be busy again.
-                    self._view_seconds = max(time.monotonic() - began, VIEW_MEMORY * self._view_seconds)
-                return snapshot, view

@@ -2,8 +2,8 @@
 
 This module only reads; `opic.ingest` writes. A replica is loaded on its first use. Each answer is consistent with one
 journal position per shard and is no older than the call: a call first lets the replicas catch up, which takes one round
-trip for all shards. Concurrent calls share that round trip. On a large crawl that a thread follows, a question may take
-what that thread saw a moment ago: see `recent`.
+trip for all shards. Concurrent calls share that round trip. Where answers need not be current (`opic.replica.upkeep`),
+a question takes what a thread saw a moment ago: see `recent`.
 """
 
 import logging
@@ -31,6 +31,7 @@ from opic.replica.fingerprints import Fingerprints
 from opic.replica.follow import Follower, catch_up
 from opic.replica.histories import Measures
 from opic.replica.replica import Replica
+from opic.replica.upkeep import Upkeep
 from opic.replica.urls import read_urls_of_many
 from opic.store.shard import Shard
 from opic.urls.canonical import host_of, shard_of
@@ -41,9 +42,8 @@ T = TypeVar("T")
 # Interval at which the background thread catches up: some hundred kilobytes of journal at full speed.
 FOLLOW_SECONDS: Final = 0.1
 FOLLOW_SECONDS_MAX: Final = 5.0  # Longest interval while the store is unavailable.
-PAGES_EXACT: Final = 100_000  # Up to this many pages, which are copied in a millisecond, every answer is current.
-# On a larger crawl that is asked questions, the background thread catches up at this interval, and a question takes
-# what that thread has seen, if it is no older than the second: so no question waits for the journal.
+# Where answers need not be current, the background thread catches up at this interval while questions come, and these
+# take what that thread has seen, if it is no older than the second: so no question waits for the journal.
 FOLLOW_SECONDS_ASKED: Final = 0.02
 RECENT_SECONDS: Final = 0.06
 ASKED_SECONDS: Final = 1.0  # How long after a question the next ones are expected.
@@ -106,10 +106,10 @@ class Crawl(CrawlShards):
         self._turn, self._following = threading.Lock(), threading.Lock()
         self._asked = self._served = 0
         self.as_of = 0.0  # Unix seconds; the replicas are at least as recent.
-        self.shown_from = 0.0  # The `as_of` of the last `show`: no later answer is of an older state.
+        self.upkeep = Upkeep()
         self._opened_at = time.monotonic()
         self._looked_at = float("-inf")  # When the replicas last began to catch up, monotonic.
-        self._question_at = float("-inf")  # When `recent` was last called on a large crawl.
+        self._question_at = float("-inf")  # When a question last took what the thread has seen.
         self._done = threading.Event()
         self._keeper: threading.Thread | None = None
 
@@ -146,7 +146,7 @@ class Crawl(CrawlShards):
         """See that every later answer shows the store as it is now, or later, also where it is of a kept state."""
         self.follow()
         with self._turn:  # So it goes back only with the clock.
-            self.shown_from = self.as_of
+            self.upkeep.shown_from = self.as_of
 
     def begin_changes(self, changes: Mapping[int, Changes]) -> None:
         """Follow the changes of shards from now on, and their journals up to now; see `opic.replica.changes`."""
@@ -163,15 +163,10 @@ class Crawl(CrawlShards):
         """Whether the crawl took no writes when it was last followed, because it is being moved to another one."""
         return any(follower.stopped for follower in self._followers)
 
-    @property
-    def is_large(self) -> bool:
-        """Whether the crawl is too large for each answer to be current."""
-        return sum(map(len, self.replicas)) > PAGES_EXACT
-
     def recent(self) -> float:
-        """Return what a question gives `follow` as `since`: now, or a moment ago on a large crawl that is followed."""
+        """Return what a question gives `follow` as `since`: now, or a moment ago where answers need not be current."""
         now = time.monotonic()
-        if self._keeper is None or not self.is_large:
+        if self._keeper is None or self.upkeep.quick:
             return now
         self._question_at = now
         return now - RECENT_SECONDS
@@ -235,6 +230,7 @@ class Crawl(CrawlShards):
         Without it, the first query after an idle hour would read the whole journal, and the journal could be trimmed
         past a replica that fell behind. While the store is unavailable the thread tries less and less often.
         """
+        self.upkeep.threads = True
         self._keeper = threading.Thread(target=self._keep, args=(seconds,), name="opic-follow", daemon=True)
         self._keeper.start()
 

@@ -452,7 +452,6 @@ class Backend:
         self.exact.start(self.worth, always=self.settings.policy in (None, "exact"))
         self.crawl.keep_following()
         if self.by_loaded is not None:
-            self.by_loaded.beside = True
             self._beside.enter_context(repeated(self.by_loaded.step, 0.0, "opic-loaded"))
 
     def rest(self) -> None:

@@ -2,7 +2,7 @@
 
     python tests/chaos/telling_service.py FILE [--large] serve ...
 
-A line of FILE is a `Told` in JSON. With `--large` the crawl counts as so large that no question waits for a settling.
+A line of FILE is a `Told` in JSON. With `--large` no question settles, as on a large crawl.
 """
 
 import json
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from opic.cli.main import main
-from opic.query import exact, snapshots, unsettled
+from opic.query import unsettled
 from opic.query.exact_view import ExactView
-from opic.replica import crawl
+from opic.replica.upkeep import Upkeep
 
 
 class Told(NamedTuple):
@@ -45,6 +45,5 @@ if __name__ == "__main__":
         unsettled.Moved = Telling  # type: ignore[misc]
         if sys.argv[1] == "--large":
             del sys.argv[1]
-            crawl.PAGES_EXACT = snapshots.PAGES_EXACT = 0  # type: ignore[misc]
-            exact.QUICK_SECONDS = -1.0  # type: ignore[misc]
+            Upkeep.quick = False  # type: ignore[misc, assignment]
         main()

@@ -75,7 +75,7 @@ class World:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every store is a large one, and only pages that are chosen are judged."""
-    monkeypatch.setattr("opic.replica.crawl.PAGES_EXACT", 0)
+    monkeypatch.setattr("opic.replica.upkeep.Upkeep.quick", False)
     monkeypatch.setattr(hot_crawl, "JUDGE_REST", 1e12)
     monkeypatch.setattr(hot_crawl, "JUDGE_REST_SUSPECTS", 1e12)
     monkeypatch.setattr(choices, "JUDGE_SECONDS", 5.0)  # The machine may be busy.

@@ -100,7 +100,7 @@ def world(valkey: Server) -> Callable[[int], World]:
 def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """On a large store only pages that are chosen are judged."""
     if request.param == "large":
-        monkeypatch.setattr("opic.replica.crawl.PAGES_EXACT", 0)
+        monkeypatch.setattr("opic.replica.upkeep.Upkeep.quick", False)
         monkeypatch.setattr(hot_crawl, "JUDGE_REST", 1e12)
         monkeypatch.setattr(hot_crawl, "JUDGE_REST_SUSPECTS", 1e12)
         monkeypatch.setattr(choices, "JUDGE_SECONDS", 2.0)  # The machine may be busy.

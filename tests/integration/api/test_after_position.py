@@ -18,8 +18,6 @@ from processes import wait_until
 from servers import Server
 from serving import serving, working
 
-import opic.query.snapshots
-import opic.replica.crawl
 import opic.service.backend
 from opic.service.backend import Backend
 from opic.settings import Settings
@@ -75,14 +73,13 @@ def write_and_read(writer: httpx.Client, reader: httpx.Client, seed: int = 0) ->
 
 
 @pytest.mark.parametrize("shards", [1, pytest.param(4, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("quick", [True, False])
 def test_answers_at_another_endpoint_show_the_write(
-    valkey: Server, shards: int, large: bool, monkeypatch: pytest.MonkeyPatch
+    valkey: Server, shards: int, quick: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where states are kept for a moment, as on a large crawl."""
-    if large:
-        for module in (opic.replica.crawl, opic.query.snapshots):
-            monkeypatch.setattr(module, "PAGES_EXACT", 0)
+    """Also where states are kept for a moment."""
+    if not quick:
+        monkeypatch.setattr("opic.replica.upkeep.Upkeep.quick", False)
     settings = Settings.load(store=valkey.url, shards=shards, host_delay_seconds=0)
     with endpoints(settings, valkey.url, 2) as (writer, reader), working(Backend(settings, valkey.url)):
         write_and_read(writer, reader)

@@ -109,8 +109,8 @@ def test_ten_thousand_suggestions_to_four_threads_of_two_endpoints_repeat_no_pag
 
 
 def test_cached_leases_are_respected(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With very many leases an endpoint keeps what it read of them for a while; the store has the last word."""
-    monkeypatch.setattr("opic.frontier.hot_crawl.HELD_SMALL", -1)
+    """Pages are chosen by leases known a moment ago; the store has the last word."""
+    monkeypatch.setattr("opic.replica.upkeep.Upkeep.quick", False)
     crawl, urls = Crawl(valkey), pages_of(100, 10)
     crawl.seed(urls)
     other, found = crawl.endpoint(), []
@@ -238,7 +238,7 @@ def test_lease_is_released_only_with_its_token(servers: Server) -> None:
 
 def too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the store were too large for each answer to be of the very state that it has."""
-    monkeypatch.setattr("opic.replica.crawl.PAGES_EXACT", 0)
+    monkeypatch.setattr("opic.replica.upkeep.Upkeep.quick", False)
 
 
 def asked_of_others(other: Frontier, n: int) -> list[str]:

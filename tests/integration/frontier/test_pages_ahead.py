@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any store counts as a large one, and what was chosen ahead stays of use for the whole test."""
-    monkeypatch.setattr("opic.replica.crawl.PAGES_EXACT", 0)
+    monkeypatch.setattr("opic.replica.upkeep.Upkeep.quick", False)
     monkeypatch.setattr("opic.frontier.pages_ahead.AHEAD_SECONDS", 3_600.0)
 
 

@@ -239,7 +239,7 @@ def test_large_store_suggests_no_page_twice_and_none_of_too_little_cash(
     servers: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is chosen is of a moment ago; the store has the last word on each page."""
-    monkeypatch.setattr("opic.replica.crawl.PAGES_EXACT", 0)
+    monkeypatch.setattr("opic.replica.upkeep.Upkeep.quick", False)
     politeness = PolitenessSettings(host_delay_seconds=0.0, retry_seconds=600.0)
     crawl, urls = Crawl(servers, politeness), pages_of(50, 20)
     crawl.seed(urls)

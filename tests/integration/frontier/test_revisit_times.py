@@ -174,7 +174,7 @@ def test_explanation_says_when_a_read_page_is_due(valkey: Server) -> None:
 
 def test_page_read_between_choice_and_lease_is_not_suggested(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a large store, an event may take effect between the choice and the lease."""
-    monkeypatch.setattr("opic.replica.crawl.PAGES_EXACT", 0)
+    monkeypatch.setattr("opic.replica.upkeep.Upkeep.quick", False)
     crawl = crawling(valkey)
     crawl.seed([A, B])
     scheduler = crawl.frontier._scheduler
@@ -263,7 +263,7 @@ def test_accepted_events_are_waited_for(valkey: Server) -> None:
 
 
 def test_large_store_notices_leases_of_other_endpoints(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opic.replica.crawl.PAGES_EXACT", 0)
+    monkeypatch.setattr("opic.replica.upkeep.Upkeep.quick", False)
     crawl = crawling(valkey)
     crawl.seed([A, B])
     read(crawl, A)

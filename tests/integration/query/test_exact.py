@@ -88,11 +88,9 @@ def test_explanation_is_as_of_the_state_that_its_importance_is_of(
     assert found["importance"] == before["importance"]
 
 
-def test_queries_that_settling_would_delay_use_the_last_settled_state(
+def test_questions_take_the_last_settled_state_where_keeping_up_takes_long(
     valkey: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("opic.query.exact.CREDIT_SHARE", 0.0)
-    monkeypatch.setattr("opic.query.exact.CREDIT_SECONDS", 1e-9)  # Enough for one question.
     monkeypatch.setattr("opic.query.exact.LOOK_SECONDS", 3_600.0)  # The thread beside does nothing here.
     web = Web(valkey, "busy")
     web.read(PAGES[0], [PAGES[1]])
@@ -103,29 +101,17 @@ def test_queries_that_settling_would_delay_use_the_last_settled_state(
     web.read(PAGES[1], [PAGES[2]])
     second = exact.view()
     assert second.shares is not first.shares
+    monkeypatch.setattr("opic.replica.upkeep.Upkeep.quick", False)
     web.read(PAGES[2], [PAGES[3]])
+    web.crawl.follow()
     third = exact.view()
     assert third.shares is second.shares
     assert (third.heads, third.as_of) == (second.heads, second.as_of)
     assert second.heads != web.crawl.heads()
     assert second.bound <= 0.01 < third.bound  # A page was read for the first time, and another one is new.
-    monkeypatch.setattr("opic.query.exact.CREDIT_SECONDS", 1.0)
-    monkeypatch.setattr("opic.query.exact.CREDIT_SHARE", 1e6)  # As after a while without changes.
-    assert exact.view().heads == web.crawl.heads()
-    exact.close()
-
-
-def test_query_hardly_waits_for_the_settling_thread(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opic.query.exact.LOOK_SECONDS", 3_600.0)  # The thread beside does nothing here.
-    web = Web(valkey, "held")
-    web.read(PAGES[0], [PAGES[1]])
-    exact = asked(web.crawl).exact
-    assert exact is not None
-    first = exact.view()
-    exact.start()
-    web.read(PAGES[1], [PAGES[2]])
     with ThreadPoolExecutor(1) as pool, exact.flows.kept.lock:  # As a settling that takes long.
-        assert pool.submit(exact.view).result(WAIT_SECONDS).shares is first.shares
+        assert pool.submit(exact.view).result(WAIT_SECONDS).shares is second.shares
+    web.crawl.show()
     assert exact.view().heads == web.crawl.heads()
     exact.close()
 
@@ -227,7 +213,7 @@ def test_service_without_links_says_what_to_set(tmp_path: Path) -> None:
 
 def followed(web: Web, monkeypatch: pytest.MonkeyPatch) -> Query:
     """A query on a store that counts as a large one, followed and settled in threads."""
-    monkeypatch.setattr("opic.replica.crawl.PAGES_EXACT", 0)
+    monkeypatch.setattr("opic.replica.upkeep.Upkeep.quick", False)
     query = asked(web.crawl)
     assert query.exact is not None
     query.exact.start()

@@ -37,7 +37,7 @@ DEED = st.one_of(
 def _settles_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("opic.query.exact.LOOK_SECONDS", 3_600.0)
     monkeypatch.setattr("opic.query.exact.WAIT_SECONDS", 0.0)
-    monkeypatch.setattr("opic.query.exact.QUICK_SECONDS", -1.0)
+    monkeypatch.setattr("opic.replica.upkeep.Upkeep.quick", False)
 
 
 class Watched:
