@@ -128,6 +128,9 @@ class Settings(BaseSettings):
     revisit_seconds: Annotated[float, Field(ge=0, le=31_536_000)] = 3_600.0  # 0 means no wait.
     retry_seconds: Annotated[float, Field(ge=0, le=86_400)] = 60.0
     max_failures: Annotated[int, Field(ge=0, le=254)] = 8  # Failed fetches in a row of a page; 0 never gives up.
+    # Pages never read are forgotten when their importance is below this share of all, and they are known for so long.
+    expire_below: Annotated[float, Field(ge=0, lt=1)] = 0.0  # 0: no page is.
+    expire_after_seconds: Annotated[float, Field(ge=60, le=315_360_000)] = 604_800.0
     retry_bytes: Annotated[int, Field(ge=1 << 20)] = 64 << 20  # For back-offs, over all shards of a crawl.
     lease_seconds: Annotated[float, Field(gt=0, le=86_400)] = 300.0
 

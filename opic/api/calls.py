@@ -42,7 +42,6 @@ from opic.query.page_entries import EXACT
 from opic.query.page_queries import Ask, ImportanceAnswer
 from opic.query.search import search
 from opic.service.backend import Backend
-from opic.service.forgetting import PageSelection, forget
 from opic.service.positions import read_position, shown_position
 from opic.store.local_lists import put_list, read_heads, read_list
 from opic.urls.canonical import canonical_host, host_of, shown
@@ -173,9 +172,9 @@ class Calls:
         """Forget pages, with their links and metadata, and wait until this has taken effect.
 
         Their cash goes to the virtual page. Backups made from then on do not have them. A page that is named again, by
-        a link, an event or a seed, becomes known anew. The call can safely be repeated.
+        a link, an event or a seed, becomes known anew. The call can safely be repeated. `dry_run` only counts them.
         """
-        return forget(self._backend, PageSelection.of(asdict(asked), self._backend.limits.normalization))
+        return self._backend.forget(**asdict(asked))
 
     async def get_canonical(self, asked: queries.OneUrl) -> Response:
         """Return the canonical form of a URL, by the normalization rules of the crawl. The page need not be known."""

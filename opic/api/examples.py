@@ -73,6 +73,7 @@ _explained: Example = {
     **{"class": "other", "weight": 1.0, "state": "read", "depth": 1, "meta": {"job": "news"}, "excluded": False},
     **{"frontier": _standing, "as_of": NOW},
     "given_by": {"pages": [{"url": B, "share": 0.6}], "known": 2, "jump": 0.2},
+    "expiry": {"below": 1e-6, "at": None},
     "reasons": [
         {"about": "Rank", "sentences": ["1 of 4 known pages, at least as important as 100 % of them."]},
         {
@@ -91,7 +92,7 @@ ANSWERS: Final[dict[str, Example]] = {
         **{"known": 1, "new": 2, "position": POSITION},
         **{"rejected": [{"index": 3, "error": _bad_url.removeprefix("url ")}]},
     },
-    "Forgotten": {"forgotten": 1, "position": POSITION},
+    "Forgotten": {"forgotten": 0, "would_forget": 1_200, "importance": 0.0007},
     "CanonicalUrl": {"url": A, "plain": "https://www.a.example/", "rules": ["www", "index"], "applied": ["www"]},
     "NextPages": {
         **{"pages": [_next], "retry_after": 0, "exhausted": False, "waiting": _held, "as_of": NOW},
@@ -156,6 +157,10 @@ ANSWERS: Final[dict[str, Example]] = {
         **{"known_pages": 4, "read_pages": 3, "clock": 9_437_184, "rounds": 1.125, "lag": 0, "given_up_pages": 0},
         **{"undelivered": 0, "pool": _books["virtual"], "granted_rounds": 1.02, "shards": 1, "kept_links": "kept"},
         **{"warnings": [], "policy": "exact", "error_bound": 0.0071, "as_of": NOW},
+        "expiry": {
+            **{"below": 1e-6, "after_seconds": 604_800.0, "expired_pages": 51_200, "expired_importance": 0.03},
+            **{"passes": 160, "last_pass_at": NOW - 12},
+        },
         **{"crawl": "default", "store": "the embedded store in opic-data", "opic_version": "1.0.0"},
     },
     "Series": {

@@ -32,7 +32,7 @@ from opic.api.token_metrics import TokenCollector
 from opic.errors import StoreError, StoreLost, StoreUnavailable
 from opic.frontier.requests import EXPANSIONS, MODES, RECRAWLS
 from opic.ingest.event_log import KEY_MEMORY_BYTES, Positions
-from opic.ingest.step_counts import Tallied
+from opic.ingest.step_counts import PARTS_OF_IMPORTANCE, Tallied
 from opic.ingest.throttle import ABOUT
 from opic.messages.frontier import NextPages
 from opic.model.books import Books
@@ -399,6 +399,8 @@ def _of_work(settings: Settings, seen: _Seen) -> Iterator[Metric]:
     lookups.add_metric(["miss"], tallied.links - tallied.cached)
     yield lookups
     yield from _of_limits(settings, seen)
+    if settings.expire_below:
+        yield from _of_expiry(tallied)
     yield Count("opic_links_left_out", "Links of events over OPIC_MAX_LINKS, left out.", tallied.links_left_out)
     about = "Links to further pages of hosts with OPIC_MAX_PAGES_PER_HOST known pages; they pay the virtual page."
     yield Count("opic_links_refused", about, tallied.links_refused)
@@ -407,6 +409,15 @@ def _of_work(settings: Settings, seen: _Seen) -> Iterator[Metric]:
     for name, fields in tallied.unknown.items():
         unknown.add_metric([name], fields)
     yield unknown
+
+
+def _of_expiry(tallied: Tallied) -> Iterator[Metric]:
+    yield Count("opic_expired_pages", "Pages forgotten by the rule of OPIC_EXPIRE_BELOW.", tallied.expired)
+    about = "The importance that these pages had when they were forgotten, summed up."
+    yield Count("opic_expired_importance", about, tallied.expired_parts / PARTS_OF_IMPORTANCE)
+    yield Count("opic_expiry_passes", "How often the rule was applied.", tallied.expiry_passes)
+    about = "When the rule was applied last, in Unix seconds; 0 if never."
+    yield Gauge("opic_expiry_timestamp_seconds", about, tallied.expired_at)
 
 
 def _of_limits(settings: Settings, seen: _Seen) -> Iterator[Metric]:

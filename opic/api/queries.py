@@ -111,6 +111,8 @@ class PagesToForget(Given, frozen=True):
     prefix: Annotated[str | None, about("Pages whose URLs begin so: absolute http(s) URL.")] = None
     host: Annotated[HostName | None, about("Pages of this host.")] = None
     domain: Annotated[HostName | None, about("Pages of this host or domain, including subdomains.")] = None
+    expired: Annotated[bool, about("The pages that the rule of OPIC_EXPIRE_BELOW would forget now.")] = False
+    dry_run: Annotated[bool, about("Forget nothing, and tell how many pages it would be.")] = False
 
 
 class FrontierHead(Given, frozen=True):

@@ -19,8 +19,8 @@ ShowProgress = Callable[[int, int | None, str], None]  # Steps done, all steps i
 
 # Fields of answers that are Unix seconds.
 TIMES: Final = frozenset({
-    "as_of", "at", "expires_at", "fetched_at", "host_free_at", "last_fetched_at", "lease_until", "loaded_as_of",
-    "loaded_at", "log_closed_at", "not_before", "rank_as_of", "revisit_at", "time", "waits_until",
+    "as_of", "at", "expires_at", "fetched_at", "host_free_at", "last_fetched_at", "last_pass_at", "lease_until",
+    "loaded_as_of", "loaded_at", "log_closed_at", "not_before", "rank_as_of", "revisit_at", "time", "waits_until",
 })  # fmt: skip
 REFUSED_SHOWN_MAX: Final = 5
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

@@ -272,6 +272,12 @@ def forget(
     prefix: Annotated[str | None, typer.Option(metavar="URL", help="All pages whose URLs begin so.")] = None,
     host: Annotated[str | None, typer.Option(help="All pages of this host.")] = None,
     domain: Annotated[str | None, typer.Option(help="All pages of this host or domain, including subdomains.")] = None,
+    expired: Annotated[
+        bool, typer.Option("--expired", help="The pages that the rule of OPIC_EXPIRE_BELOW would forget now.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Forget nothing; print how many pages it would be.")
+    ] = False,
     yes: Yes = False,
     chosen: ServiceChosen,
 ) -> None:
@@ -280,12 +286,19 @@ def forget(
     Their cash goes to the virtual page. Backups made from then on do not have them. A page that is named again, by a
     link, an event or a seed, becomes known anew.
     """
-    areas = {"prefix": prefix, "host": host, "domain": domain}
+    areas = {"prefix": prefix, "host": host, "domain": domain, "expired": "true" if expired else None}
     wanted = [{"url": url} for url in urls or ()]
     wanted += [{name: value} for name, value in areas.items() if value is not None]
     if not wanted or len(wanted) > max(len(urls or ()), 1):
-        raise BadInput("name the pages to forget: by URLs, or by one of --prefix, --host and --domain")
-    what = f"{len(wanted):,} pages" if urls else f"all pages of {prefix or host or domain}"
+        raise BadInput("name the pages to forget: by URLs, or by one of --prefix, --host, --domain and --expired")
+    if dry_run:
+        with asking(chosen, feeds=True) as ask:
+            answers = [ask("DELETE", "/v1/pages", {**area, "dry_run": "true"}) for area in wanted]
+        importance = {"importance": answers[0]["importance"]} if expired else {}
+        print_answer({"would_forget": sum(answer["would_forget"] for answer in answers), **importance}, chosen.as_json)
+        return
+    places = prefix or host or domain
+    what = f"{len(wanted):,} pages" if urls else f"all pages of {places}" if places else "what the rule takes"
     _confirm(f"Forget {what}?", yes)
     count = 0
     with asking(chosen, feeds=True) as ask:

@@ -101,17 +101,29 @@ class CrawlMethods:
 
     @Method
     def forget(
-        self, *, url: str | None = None, prefix: str | None = None, host: str | None = None, domain: str | None = None
+        self,
+        *,
+        url: str | None = None,
+        prefix: str | None = None,
+        host: str | None = None,
+        domain: str | None = None,
+        expired: bool = False,
+        dry_run: bool = False,
     ) -> Call[answers.Forgotten]:
-        """Forget pages, with their links and metadata; repeat it while the answer has `more`. Give one argument.
+        """Forget pages, with their links and metadata; repeat it while the answer has `more`.
+
+        Give one of the first five arguments.
 
         Args:
             url: a page,
             prefix: or all pages whose URLs begin so,
             host: or those of a host,
-            domain: or those of a host or domain, including subdomains.
+            domain: or those of a host or domain, including subdomains,
+            expired: or those that the rule of OPIC_EXPIRE_BELOW would forget now.
+            dry_run: forget nothing, and tell in `would_forget` how many pages it would be.
         """
-        chosen = {"url": url, "prefix": prefix, "host": host, "domain": domain}
+        flags = {name: True for name, given in (("expired", expired), ("dry_run", dry_run)) if given}
+        chosen = {"url": url, "prefix": prefix, "host": host, "domain": domain, **flags}
         return calls.get("/v1/pages", answers.Forgotten, "DELETE", **chosen)
 
     @Method

@@ -121,6 +121,13 @@ def ids_of(members: bytes) -> Int64s:
     return np.fromstring(members, np.int64, sep="\n")
 
 
+def leased_pages(crawl: Crawl) -> list[Int64s]:
+    """Return the ids of the pages that are leased now, by shard, in any order."""
+    times_us = crawl.ask([["FCALL_RO", "opic_5_now", 1, shard.keys.leases] for shard in crawl.shards])
+    sets = [(shard.keys.leases, f"({time_us}") for shard, time_us in zip(crawl.shards, times_us, strict=True)]
+    return [ids_of(members) for members, _ in read_sets(crawl, sets)]
+
+
 def read_host_politeness(crawl: Crawl) -> dict[str, HostPoliteness]:
     """Return the host settings that an operator set."""
     answers = crawl.ask([["HGETALL", shard.keys.polite] for shard in crawl.shards])

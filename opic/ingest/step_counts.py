@@ -28,6 +28,11 @@ LAST_RECORDS: Final = "last_records"
 LAST_EVENTS: Final = "last_events"
 UNKNOWN: Final = "unknown:"  # Prefix of the counts of unknown fields, by the nearest known name.
 PLAIN: Final = ("links", "cached", "round_trips", "links_left_out", "links_refused")  # Counts of `Step`, and fields.
+KEPT_COUNTS: Final = ("letters_dropped", "meta_bytes", "metas_dropped")
+# Counted by endpoints: pages that the rule forgot, what importance they had, and passes; and when the last one was.
+EXPIRY_COUNTS: Final = ("expired", "expired_parts", "expiry_passes")
+EXPIRED_AT: Final = "expired_at"
+PARTS_OF_IMPORTANCE: Final = 1_000_000_000  # Importance is counted in parts of 1 / this.
 NEAREST: Final = (*EVENT_FIELDS, "none")
 Buckets = list[tuple[str, float]]  # Cumulative counts by upper bound, as in Prometheus.
 
@@ -110,6 +115,11 @@ class Tallied:
     letters_dropped: int
     meta_bytes: int
     metas_dropped: int
+    # See EXPIRY_COUNTS.
+    expired: int
+    expired_parts: int
+    expiry_passes: int
+    expired_at: int
 
     @classmethod
     def commands(cls, crawl: Crawl) -> list[list[Any]]:
@@ -132,7 +142,7 @@ class Tallied:
             events=_buckets(sums, STEP_EVENTS, EVENTS),
             events_sum=float(sums.get(EVENTS + "sum", 0)),
             unknown={name: sums.get(UNKNOWN + name, 0) for name in NEAREST},
-            **{name: sums.get(name, 0) for name in (*PLAIN, "letters_dropped", "meta_bytes", "metas_dropped")},
+            **{name: sums.get(name, 0) for name in (*PLAIN, *KEPT_COUNTS, *EXPIRY_COUNTS, EXPIRED_AT)},
         )
 
 

@@ -104,3 +104,7 @@ class Forgotten(Struct, frozen=True):
     forgotten: int
     more: Annotated[bool, about("True if there may be more: call again. A call takes up to 20 seconds.")] = False
     position: Position = None
+    would_forget: Annotated[int | None, about("With `dry_run`: how many pages the call would forget.")] = None
+    importance: Annotated[
+        float | None, about("With `expired`: the importance of the pages that are due, by the default policy.")
+    ] = None

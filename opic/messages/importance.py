@@ -311,6 +311,19 @@ class Reason(Struct, frozen=True):
     sentences: list[str]
 
 
+class PageExpiry(Struct, frozen=True):
+    """What the rule that forgets unread pages says of a page."""
+
+    below: Annotated[float, about("OPIC_EXPIRE_BELOW, the share of all importance below which it forgets pages.")]
+    at: Annotated[
+        float | None,
+        about(
+            "From when on it may forget the page, in Unix seconds, if nothing changes; null while it does not: the "
+            "page was read, is a seed, trusted, excluded or given up, or has that share."
+        ),
+    ]
+
+
 class Explanation(OneImportance, frozen=True, kw_only=True):
     """The explanation of a page's score."""
 
@@ -322,6 +335,7 @@ class Explanation(OneImportance, frozen=True, kw_only=True):
     state: Annotated[str, about("unread, read (since it became known or came back), gone, excluded or given_up.")]
     frontier: Annotated[Standing, about("Whether the page is `next`, and if not, why not.")]
     given_by: Annotated[GivenBy | None, about("Who links to it, and what that gives it.")] = None
+    expiry: Annotated[PageExpiry | None, about("Where pages are forgotten by a rule.")] = None
     reasons: Annotated[list[Reason], always("The explanation in sentences.")] = []
     depth: Annotated[int | None, always("Number of links from a seed to the page; null if unknown.", null=True)] = None
     meta: Annotated[dict[str, str], always("The last metadata given for the page.")] = {}

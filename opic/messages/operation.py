@@ -20,6 +20,17 @@ class Audit(Struct, frozen=True):
     ]
 
 
+class ExpiryStanding(Struct, frozen=True):
+    """The rule that forgets unread pages, and what it has done in this store."""
+
+    below: Annotated[float, about("The share of all importance below which pages are forgotten,")]
+    after_seconds: Annotated[float, about("once they are known for so long without being read.")]
+    expired_pages: Annotated[int, about("Pages forgotten by it.")]
+    expired_importance: Annotated[float, about("The sum of the importance that they had then.")]
+    passes: int
+    last_pass_at: Annotated[float | None, about("When it looked last, in Unix seconds.")]
+
+
 class Stats(Struct, frozen=True):
     """Counts of the service."""
 
@@ -60,6 +71,7 @@ class Stats(Struct, frozen=True):
     loaded_as_of: LoadedAsOf = None
     loaded_error_bound: LoadedBound = None
     loaded_pages: Annotated[int | None, about("Known pages that were in the file that was loaded.")] = None
+    expiry: Annotated[ExpiryStanding | None, about("Where pages are forgotten by a rule, OPIC_EXPIRE_BELOW.")] = None
     undelivered: Annotated[int | None, always("Deposits and grants on their way between shards.")] = None
     warnings: Annotated[list[str], always("What an operator should see to; see /readyz.")] = []
     kept_links: Annotated[

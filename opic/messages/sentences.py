@@ -5,6 +5,7 @@ the program that shows them escapes it.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from opic.messages.hindrances import words
@@ -51,6 +52,7 @@ def reasons(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
         ("Cash", _cash(answer)),
         ("Class", _class(answer)),
         _offer(answer["frontier"]),
+        ("Forgetting by the rule", _expiry(answer)),
     ]
     return [{"about": about, "sentences": list(sentences)} for about, sentences in told if sentences]
 
@@ -81,6 +83,16 @@ def _importance(answer: Mapping[str, Any]) -> list[str]:
     terms = ", ".join(f"{name} = {_number(value)}" for name, value in numbers.items())
     formula = f"{estimate['formula']} with {terms}" if terms else str(estimate["formula"])
     return [*sentences, f"Formula: {formula}: {_number(estimate['value'])} of {_number(estimate['of'])} in all."]
+
+
+def _expiry(answer: Mapping[str, Any]) -> list[str]:
+    if (expiry := answer.get("expiry")) is None or answer["state"] != "unread":
+        return []
+    share = _percent(expiry["below"])
+    if expiry["at"] is None:
+        return [f"It stays: it is a seed or trusted, or has {share} of all importance or more."]
+    when = datetime.fromtimestamp(expiry["at"], UTC).strftime("%Y-%m-%d %H:%M")
+    return [f"From {when} UTC on it is forgotten, unless it is read or seeded, or has {share} of all importance."]
 
 
 def _rank(answer: Mapping[str, Any]) -> list[str]:

@@ -40,7 +40,6 @@ from opic.service.stored_crawls import check_may_remove, remove_keys
 from opic.store.connection import Client, ask, store_errors
 from opic.store.durability import Durability, await_durable
 from opic.store.keys import CRAWL_NAME, Keys
-from opic.store.known_since import KnownSince
 from opic.store.library import primaries
 from opic.store.recognition import move_of
 from opic.store.scan import key_names
@@ -249,8 +248,7 @@ class Move:
                 urls.extend(crawl.steadily(partial(crawl.urls_in, number, ids)))
                 crawl.follow()  # Or the journal might be trimmed past the replicas of a large crawl.
                 self._say(f"{sum(map(len, self._urls)):,} of {sum(map(len, crawl.replicas)):,} URLs read")
-        stored = crawl.ask([["HGETALL", shard.keys.known_since] for shard in crawl.shards])
-        self._since = [KnownSince(fields) for fields in stored]
+        self._since = crawl.known_since()
         places.extend([len(urls) for urls in self._urls], self._since)
         for shard, pages in enumerate(self._changed):
             for page in places.number(shard, np.array(sorted(pages), np.int64)).tolist():

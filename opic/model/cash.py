@@ -37,6 +37,8 @@ class Flag:
 
 # The state of an id whose page was forgotten: gone, and not known either. A page of the same URL takes it up again.
 FORGOTTEN = Flag.GONE
+# A page that became known and was not heard of since has none of these.
+HEARD_OF: Final = Flag.OPEN | Flag.GONE | Flag.EXCLUDED
 CLASS_BITS = 0x07  # The page's weight class; class 0 holds the pages in no other class.
 CLASSES_MAX = 8
 NONE_BY_CLASS = (0,) * CLASSES_MAX

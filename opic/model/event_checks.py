@@ -222,8 +222,9 @@ def decode_record(partition: str, record: Record, limits: EventLimits) -> Checke
             if not 0 <= first < end <= first + CLASSIFIED_MAX:
                 raise BadEvent(f"ids {first} to {end} to classify: up to {CLASSIFIED_MAX:,}, from 0 on")
             return CheckedEvent(Outcome.CLASSIFY, ids=(first, end), at_us=record.time_us)
-        if record.kind == "forget":
-            return _check_forgotten(_urls_from_msgpack(record.value), record.time_us, limits)
+        if record.kind in ("forget", "expire"):
+            forgotten = _check_forgotten(_urls_from_msgpack(record.value), record.time_us, limits)
+            return replace(forgotten, expires=record.kind == "expire")
         if partition == LOG_PARTITION:
             return check_event(decode_crawl_event(record.value), record.time_us, limits)
         event, unknown = decode_any_event(record.value)

@@ -31,7 +31,7 @@ LINKS_MAX: Final = 10_000
 LINK_BYTES_MAX: Final = 1 << 16  # No setting allows longer URLs of pages.
 TIME_MIN_US = int(datetime(1990, 1, 1, tzinfo=UTC).timestamp()) * MILLION  # There was no web before.
 TIME_MAX_US = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp()) * MILLION  # Under 2^52, which doubles hold exactly.
-RECORD_KINDS: Final = ("event", "seeds", "classes", "classify", "forget")
+RECORD_KINDS: Final = ("event", "seeds", "classes", "classify", "forget", "expire")
 LOG_PARTITION: Final = "log/0"  # The log in the store: what it gets was checked, and has no unknown fields.
 UNKNOWN: Final = "Object contains unknown field"  # How msgspec's message begins.
 UNKNOWN_NAMED_MAX: Final = 3  # Unknown fields of one event that are named.
@@ -167,7 +167,8 @@ class CheckedEvent:
     url: str = ""
     links: Sequence[str] = ()
     at_us: int = 0
-    seeds: Sequence[str] = ()  # Or the pages to forget.
+    seeds: Sequence[str] = ()  # Or the pages to forget,
+    expires: bool = False  # only those of them that were never read, nor seeded or trusted.
     reason: str = ""
     tags: Sequence[str] = ()
     classes: ClassesChange = NO_CHANGE

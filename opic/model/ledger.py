@@ -162,7 +162,7 @@ class Ledger:
                     self._classify(page)
         elif event.outcome is Outcome.FORGET:
             for url in event.seeds:
-                self._forget(url)
+                self._forget(url, expires=event.expires)
         elif event.outcome is Outcome.DEAD:
             books.dead_letters += 1
         elif event.transfer is not None:
@@ -357,9 +357,9 @@ class Ledger:
         books.h_gone -= page.spent
         self._admit(page)
 
-    def _forget(self, url: str) -> None:
+    def _forget(self, url: str, *, expires: bool) -> None:
         page = self.pages.get(url)
-        if page is None or not page.has(Flag.KNOWN):
+        if page is None or not page.has(Flag.KNOWN) or (expires and (page.stays or url in (self.trust or {}))):
             return
         self.books.forget(page.state, page.v, page.spent, drifts=page.digest != 0)
         self.pages[url] = LedgerPage(url, page.id, state=FORGOTTEN)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, Final
 
-from opic.model.cash import CLASS_BITS, Anchor, Flag, PageMeasure
-from opic.model.page_notes import depth_of, failures_after, one_deeper, status_of
+from opic.model.cash import CLASS_BITS, HEARD_OF, Anchor, Flag, PageMeasure
+from opic.model.page_notes import NEAREST, depth_of, failures_after, one_deeper, status_of
 
 
 class ColumnKind(Enum):
@@ -84,6 +84,11 @@ class LedgerPage:
     def has(self, flag: int) -> bool:
         """Tell whether a bit of the state byte is set."""
         return bool(self.state & flag)
+
+    @property
+    def stays(self) -> bool:
+        """Whether no rule may forget it, even if it is not trusted: an event was about it, or it is a seed."""
+        return self.has(HEARD_OF) or self.nearness == NEAREST
 
     @property
     def slot(self) -> int:

@@ -38,7 +38,7 @@ from opic.replica.replica import PAGES_A_BLOCK
 from opic.store.commands import flat
 from opic.urls.canonical import host_of, registered_domain
 
-NAMING: Final = ("event", "seeds", "forget")  # The kinds of records of the log that name pages.
+NAMING: Final = ("event", "seeds", "forget", "expire")  # The kinds of records of the log that name pages.
 
 
 class ForgottenPages:
@@ -136,7 +136,7 @@ class AppliedRecords:
         if kind == "seeds" and left:
             seeds = msgspec.structs.replace(decode_seeds(fields[b"v"]), urls=urls)
             return {**fields, b"v": msgspec.msgpack.encode(seeds)}
-        return {**fields, b"k": b"forget", b"v": encode_forgotten(urls)}
+        return {**fields, b"k": b"expire" if kind == "expire" else b"forget", b"v": encode_forgotten(urls)}
 
     def _rest_of_array(
         self, record: Record, events: Sequence[CheckedEvent], fields: Mapping[bytes, bytes]

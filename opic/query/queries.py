@@ -6,6 +6,7 @@ snapshot. It is current, or at most a second old: see `opic.replica.upkeep`.
 
 from typing import Any, Final, Literal
 
+from opic.arrays import Float64s
 from opic.errors import BadInput
 from opic.model.books import Books, BooksAudit
 from opic.model.cash import ROUND_BITS
@@ -98,6 +99,22 @@ class Query(PageQuery):
             exact = self.exact_view(further=further)
             return exact, exact
         return (self.snapshots.fresh(), None) if span is None else self.snapshots.view(policy, span)
+
+    def estimates(self) -> tuple[Snapshot | ExactView, Float64s]:
+        """Return all pages, and the importance of each by the default policy, 0 where it is not there.
+
+        Raises:
+            StoreUnavailable: as `Exact.view`.
+        """
+
+        def ask(named: str | None) -> tuple[Snapshot | ExactView, Float64s]:
+            pages, view = self._shown(*self.policy_of(named, None))
+            if view is None:
+                assert isinstance(pages, Snapshot)
+                return pages, pages.shares(None)
+            return pages, view.estimates
+
+        return self.answered(None, ask)
 
     def hosts(
         self, n: int = 100, policy: str | None = None, window: float | str | None = None

@@ -97,9 +97,7 @@ class PageLookup:
         self.ids = ids = replica.index.find(fingerprints)
         self.looked_up, self.new_urls = len(raw), list[str]()
         self.new_fingerprints: Uint64s = np.empty(0, np.uint64)
-        to_forget = [url for event in events if event.outcome is Outcome.FORGET for url in event.seeds]
-        pages = replica.find(context.fingerprints.hash_strings(to_forget)) if to_forget else np.empty(0, np.int64)
-        self.forgotten, self.again = pages[pages >= 0], dict[int, str]()
+        self.forgotten, self.again = self._to_forget(events), dict[int, str]()
         missing = np.flatnonzero(ids < 0)
         if replica.books.forgotten:
             self._note_forgotten(ids, raw)
@@ -121,6 +119,16 @@ class PageLookup:
         # These rows lie past the known pages: only the rest of this look-up reads them.
         replica.columns.host[self.first : self.first + count] = numbers
         self.new_hosts = numbers
+
+    def _to_forget(self, events: Sequence[CheckedEvent]) -> Int64s:
+        """Return the ids of the pages that an event forgets, which stands alone."""
+        context, replica = self.context, self.context.replica
+        forgetting = next((event for event in events if event.outcome is Outcome.FORGET), None)
+        if forgetting is None or not forgetting.seeds:
+            return np.empty(0, np.int64)
+        pages = replica.find(context.fingerprints.hash_strings(forgetting.seeds))
+        pages = pages[pages >= 0]
+        return pages[replica.may_expire(pages)] if forgetting.expires else pages
 
     def _resolve_missing(self, raw: Sequence[str], fingerprints: Uint64s, missing: Int64s) -> Int64s:
         """Find the ids of strings that do not equal a known URL; return the first position of each new page."""

@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from opic.arrays import Bools, Int64s, Uint8s, Uint32s, Uint64s, values_at
 from opic.errors import StoreUnavailable
 from opic.model.books import Books
-from opic.model.cash import CrawlRules, Flag
+from opic.model.cash import HEARD_OF, CrawlRules, Flag
 from opic.model.classes import WeightClasses
 from opic.model.host_failures import Patience
 from opic.model.ledger_page import Column, ColumnKind
+from opic.model.page_notes import NEAREST
 from opic.model.series import ENTRIES_MAX, Entry
 from opic.replica.columns import Undo
 from opic.replica.effect import Effect, Head, unpack_bits
@@ -302,6 +303,13 @@ class Replica:
         """Return the total history of pages."""
         spent: Int64s = self.histories.rows.spent[self.columns.row[: self.pages][ids]]
         return spent
+
+    def may_expire(self, ids: Ids) -> Bools:
+        """Return a mask of the pages that were never read, gone or excluded, and are neither seeds nor trusted."""
+        heard_of = (self.columns.state[ids] & (HEARD_OF | Flag.KNOWN)) != Flag.KNOWN
+        seeds = self.columns.stored("nearness", ids) == NEAREST
+        may_expire: Bools = ~(heard_of | seeds | np.isin(ids, list(self.trust or ())))
+        return may_expire
 
     def given_up(self, ids: Ids, patience: Patience) -> Bools | None:
         """Return a mask of the pages that are given up, or whose hosts are; None if nothing ever failed."""

@@ -38,6 +38,8 @@ from opic.query.queries import Query
 from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
 from opic.service.embedded import disk_full
+from opic.service.expiry import Expiry, ExpiryRule
+from opic.service.forgetting import PageSelection, forget
 from opic.service.known_crawls import KnownCrawls
 from opic.service.moves import after_moves
 from opic.service.positions import shown_position
@@ -114,6 +116,8 @@ class Backend:
             worth=(self.by_loaded or self.worth) if settings.by_importance else None,
             domain_bytes=settings.domain_cache_bytes, shares=self.query.shares,
         )  # fmt: skip
+        rule = ExpiryRule(settings.expire_below, settings.expire_after_seconds)
+        self.expiry = Expiry(self, self.query, rule, politeness.patience)
         self.curve = Convergence(self.crawl, self.query, self.frontier.to_fetch, self.disk_full)
 
     @property
@@ -294,6 +298,19 @@ class Backend:
         self.settle(end)
         return {"known": known, "new": len(distinct) - known, **listed, "position": shown_position(end)}
 
+    def forget(self, *, expired: bool = False, dry_run: bool = False, **chosen: str | None) -> dict[str, object]:
+        """Forget the pages of a selection, or those that the rule would forget; or only count them, in a dry run.
+
+        Raises:
+            BadInput: the selection can't be taken, or there is no rule.
+            StoreUnavailable: see `opic.service.forgetting.forget_pages`.
+        """
+        if not expired:
+            return forget(self, PageSelection.of(chosen, self.limits.normalization), dry_run=dry_run)
+        if any(value is not None for value in chosen.values()):
+            raise BadInput("expired: the rule says which pages; give no url, prefix, host or domain with it")
+        return self.expiry.forget(dry_run=dry_run)
+
     def settle(self, positions: Positions) -> None:
         """Let all records below the positions take effect: in this process, or by waiting for the worker."""
         if self.works_here:
@@ -367,6 +384,8 @@ class Backend:
             return None
         by = givers(self.query, self.links, url, self.flows.damping) if explanation["policy"] == EXACT else None
         given = {} if by is None else {"given_by": by}
+        if self.expiry.on:
+            given |= {"expiry": self.expiry.of_page(explanation)}
         return {**explanation, **given, "state": standing.state, "frontier": msgspec.to_builtins(standing)}
 
     def lag(self) -> int:
@@ -410,6 +429,7 @@ class Backend:
             more |= {"scope": str(self.admission.scope), "outside_pages": self.frontier.outside()}
         if (loaded := self.snapshots.loaded.about()) is not None:
             more |= {**loaded.told(), "loaded_pages": loaded.given}
+        more |= self.expiry.told()
         return {**self.query.stats(), **more, "warnings": self.warnings(), "lag": lag, "undelivered": undelivered}
 
     def worker_problem(self) -> str | None:
@@ -453,10 +473,13 @@ class Backend:
         self.crawl.keep_following()
         if self.by_loaded is not None:
             self._beside.enter_context(repeated(self.by_loaded.step, 0.0, "opic-loaded"))
+        if self.expiry.on:
+            self._beside.enter_context(repeated(self.expiry.step, self.expiry.rule.pass_seconds, "opic-expiry"))
 
     def rest(self) -> None:
         """Stop what runs in the background; questions are answered all the same."""
-        for close in (self._beside.close, self.exact.close, self.curve.close, self.crawl.close):
+        background = self.expiry.stop, self._beside.close, self.exact.close, self.curve.close, self.crawl.close
+        for close in background:
             close()
 
     def close(self) -> None:

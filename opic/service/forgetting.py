@@ -5,10 +5,10 @@ known anew when it takes effect, as any later link does.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -18,9 +18,9 @@ from opic.ingest.event_log import Positions
 from opic.model.cash import Flag
 from opic.model.events import FORGOTTEN_MAX, encode_forgotten
 from opic.replica import Crawl
-from opic.service.backend import Backend
 from opic.service.positions import shown_position
 from opic.store.local_lists import drop_lists
+from opic.store.shard import Shard
 from opic.urls.canonical import canonical_host, canonical_url, host_of, registered_domain
 from opic.urls.normalization import PLAIN, Normalization
 
@@ -52,18 +52,60 @@ class PageSelection:
         return cls(kind, canonical_url(value, normalization=rules))
 
 
-def forget(backend: Backend, chosen: PageSelection) -> dict[str, object]:
-    """Forget the pages of a selection, as `forget_pages` does."""
-    return forget_pages(backend, partial(_ids, chosen=chosen), chosen.name if chosen.kind == "prefix" else "")
+class Feed(Protocol):
+    """What forgetting needs of an open store: `opic.service.backend.Backend`."""
+
+    crawl: Crawl
+    shard: Shard
+
+    def accept(self, values: Sequence[bytes], kind: str = ..., time_us: int | None = ...) -> Positions:
+        """Append records to the log durably."""
+
+    def settle(self, positions: Positions) -> None:
+        """Let all records below the positions take effect."""
 
 
-def forget_pages(backend: Backend, find: Callable[[Crawl], list[Int64s]], begin: str = "") -> dict[str, object]:
+def forget(backend: Feed, chosen: PageSelection, *, dry_run: bool = False) -> dict[str, object]:
+    """Forget the pages of a selection, as `forget_pages` does; or, in a dry run, as `count_pages` does, count them."""
+    work = count_pages if dry_run else forget_pages
+    return work(backend, partial(_ids, chosen=chosen), chosen.name if chosen.kind == "prefix" else "")
+
+
+def count_pages(backend: Feed, find: Callable[[Crawl], list[Int64s]], begin: str = "") -> dict[str, object]:
+    """Return how many pages `forget_pages` would forget, as "would_forget"; it forgets none."""
+    crawl, count = backend.crawl, 0
+    crawl.follow()
+    for number, ids in enumerate(find(crawl)):
+        if not begin:
+            count += len(still_known(crawl, number, ids))
+            continue
+        for first in range(0, len(ids), PORTION_PAGES):
+            count += len(_urls_of(crawl, begin, number, still_known(crawl, number, ids[first : first + PORTION_PAGES])))
+    return {"forgotten": 0, "would_forget": count}
+
+
+def still_known(crawl: Crawl, shard: int, ids: Int64s) -> Int64s:
+    """Return those of the pages of a shard that are known."""
+    with crawl.replicas[shard].reading() as replica:
+        known: Int64s = ids[(replica.state[ids] & Flag.KNOWN) != 0]
+        return known
+
+
+def forget_pages(
+    backend: Feed,
+    find: Callable[[Crawl], list[Int64s]],
+    begin: str = "",
+    kind: str = "forget",
+    fit: Callable[[Crawl, int, Int64s], Int64s] = still_known,
+) -> dict[str, object]:
     """Forget pages, and wait until this has taken effect.
 
     Args:
         backend: the open store.
         find: returns the ids of known pages, by shard.
         begin: only pages whose URLs begin so.
+        kind: of the records, forget or expire.
+        fit: returns those of a portion, given its shard and ids, that are to be forgotten now.
 
     Returns:
         "forgotten": how many; "position": see `opic.service.positions`, if there were any; and "more": true if there
@@ -80,14 +122,14 @@ def forget_pages(backend: Backend, find: Callable[[Crawl], list[Int64s]], begin:
         for first in range(0, len(ids), PORTION_PAGES):
             if crawl.loads != loads or (count and time.monotonic() > deadline):
                 return _told(count, written, more=True)
-            urls = _known_urls(crawl, begin, number, ids[first : first + PORTION_PAGES])
+            urls = _urls_of(crawl, begin, number, fit(crawl, number, ids[first : first + PORTION_PAGES]))
             if not urls:
                 continue
             parts = [urls[start : start + FORGOTTEN_MAX] for start in range(0, len(urls), FORGOTTEN_MAX)]
             domains = {registered_domain(host_of(url)) for url in urls}
             # Before, since nobody would come back to it if this process died; after, since another may have come.
             drop_lists(crawl.client, backend.shard.keys, domains)
-            end = backend.accept([encode_forgotten(part) for part in parts], "forget")
+            end = backend.accept([encode_forgotten(part) for part in parts], kind)
             backend.settle(end)
             written.update(end)
             count += len(urls)
@@ -116,9 +158,7 @@ def _ids(crawl: Crawl, chosen: PageSelection) -> list[Int64s]:
     return by_shard
 
 
-def _known_urls(crawl: Crawl, begin: str, shard: int, ids: Int64s) -> list[str]:
-    """Return the URLs of those pages that are still known, and begin so."""
-    with crawl.replicas[shard].reading() as replica:
-        ids = ids[(replica.state[ids] & Flag.KNOWN) != 0]
+def _urls_of(crawl: Crawl, begin: str, shard: int, ids: Int64s) -> list[str]:
+    """Return the URLs of pages that are known, those that begin so."""
     urls = crawl.steadily(lambda: crawl.urls_of((shard, page) for page in ids.tolist())).values()
     return [url for url in urls if url and url.startswith(begin)]

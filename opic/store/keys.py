@@ -170,6 +170,7 @@ class Keys:
     metrics = Key(
         HASH, NOT, LEFT, "what workers' steps took; bytes of metadata; what was dropped of it and of dead letters"
     )
+    expiring = Key(STRING, NOT, LEFT, "the endpoint that forgets pages by the rule now; expires; in shard 0")
     barrier = Key(STRING, NOT, LEFT, "written before waiting for replicas")
     former = Key(
         HASH, NOT, LEFT, "lease of the crawl that was moved to this one → the same lease here; expires; in shard 0"

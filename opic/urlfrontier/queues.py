@@ -6,12 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from opic.arrays import Int64s
-from opic.frontier.held_pages import ids_of, read_sets
+from opic.frontier.held_pages import leased_pages
 from opic.frontier.page_keys import OFFERED_BITS
 from opic.model.cash import MILLION, Flag
 from opic.model.ledger_page import LedgerPage
 from opic.replica import Crawl
-from opic.store.known_since import KnownSince
 from opic.urlfrontier.items import NEVER
 from opic.urls.canonical import host_of
 
@@ -28,18 +27,14 @@ class Queue:
 def queues(crawl: Crawl) -> dict[str, Queue]:
     """Return the counts of all hosts that have pages, by name. Scans all pages."""
     crawl.follow()
-    times_us = crawl.ask([["FCALL_RO", "opic_5_now", 1, shard.keys.leases] for shard in crawl.shards])
-    now = [f"({time_us}" for time_us in times_us]
-    leases = read_sets(crawl, [(shard.keys.leases, since) for shard, since in zip(crawl.shards, now, strict=True)])
     by_host = dict[str, Queue]()
-    for replica, (members, _) in zip(crawl.replicas, leases, strict=True):
+    for replica, all_leased in zip(crawl.replicas, leased_pages(crawl), strict=True):
         with replica.reading():
             pages = len(replica)
             ids = np.flatnonzero((replica.state[:pages] & OFFERED_BITS) == Flag.KNOWN)
             done = replica.columns.values_of("not_before_us", ids) >= NEVER * MILLION
             hosts, names = replica.host[ids], replica.hosts.names
-            leased = ids_of(members)
-            leased = leased[leased < pages]
+            leased = all_leased[all_leased < pages]
             of_leases = replica.host[leased[(replica.state[leased] & Flag.KNOWN) != 0]]
             counts = [np.bincount(some, minlength=len(names)) for some in (hosts[~done], of_leases, hosts[done])]
         for name, *count in zip(names, *(column.tolist() for column in counts), strict=False):
@@ -71,7 +66,7 @@ def pages(crawl: Crawl, key: str, wanted: str | None, *, ignore_case: bool) -> I
 
 def known_since(crawl: Crawl, urls: Sequence[str]) -> list[int]:
     """Return when pages became known, in Unix seconds, to the minute; 0 if that is not kept, or the page is unknown."""
-    places, tables = crawl.ids_of(list(urls)), _read_known_since(crawl)
+    places, tables = crawl.ids_of(list(urls)), crawl.known_since()
     return [
         0 if shard_page is None else int(tables[shard_page[0]].seconds_of([shard_page[1]])[0]) for shard_page in places
     ]
@@ -80,7 +75,7 @@ def known_since(crawl: Crawl, urls: Sequence[str]) -> list[int]:
 def known_before(crawl: Crawl, seconds: float, host: str) -> list[Int64s]:
     """Return the ids of the known pages that became known before a time, by shard; only of a host unless it is ""."""
     by_shard = []
-    for replica, table in zip(crawl.replicas, _read_known_since(crawl), strict=True):
+    for replica, table in zip(crawl.replicas, crawl.known_since(), strict=True):
         with replica.reading():
             ids = table.before(seconds, len(replica))
             wanted = (replica.state[ids] & Flag.KNOWN) != 0
@@ -89,7 +84,3 @@ def known_before(crawl: Crawl, seconds: float, host: str) -> list[Int64s]:
                 wanted &= replica.host[ids] == (-1 if number is None else number)
             by_shard.append(ids[wanted])
     return by_shard
-
-
-def _read_known_since(crawl: Crawl) -> list[KnownSince]:
-    return [KnownSince(fields) for fields in crawl.ask([["HGETALL", shard.keys.known_since] for shard in crawl.shards])]

@@ -25,9 +25,9 @@ def record(offset: int, url: str, links: Iterable[str] = (), **more: object) -> 
     return Record(offset, NOW_US + offset, encode_crawl_event(CrawlEvent(url=url, links=list(links), **more)))  # type: ignore[arg-type]
 
 
-def forget(offset: int, *urls: str) -> Record:
-    """Return a record that forgets pages."""
-    return Record(offset, NOW_US, encode_forgotten(list(urls)), "forget")
+def forget(offset: int, *urls: str, kind: str = "forget") -> Record:
+    """Return a record that forgets pages; of kind expire those that were not heard of."""
+    return Record(offset, NOW_US, encode_forgotten(list(urls)), kind)
 
 
 def seeds(

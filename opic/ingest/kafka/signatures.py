@@ -31,7 +31,7 @@ Headers = list[tuple[str, bytes]]
 def is_control(kind: str, value: bytes) -> bool:
     """Return whether a record controls the crawl, and so has to be signed. Plain seeds do no more than links do."""
     if kind != "seeds":
-        return kind in ("classes", "classify", "forget")
+        return kind in ("classes", "classify", "forget", "expire")
     try:
         return decode_seeds(value).trust is not None
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -245,7 +245,7 @@ class KafkaLog:
                 f"classes can't be set with one shard and {len(self._partitions)} partitions of "
                 f"{self._cluster.topic}, because their events have no common order: use one partition, or many shards"
             )
-        if kind in ("seeds", "forget"):
+        if kind in ("seeds", "forget", "expire"):
             values = list(seeds_by_shard(values, len(self._crawl)))
         return self._produce(values, time_us, kind)
 
@@ -361,7 +361,7 @@ def key_of(value: bytes, kind: str = "event", normalization: Normalization = PLA
     >>> key_of(encode_crawl_event(CrawlEvent("http://EXAMPLE.org/a")))
     b'example.org'
     """
-    if kind not in ("event", "seeds", "forget"):
+    if kind not in ("event", "seeds", "forget", "expire"):
         return kind.encode()
     if kind == "event":
         return _host_and_links(value, normalization)[0]

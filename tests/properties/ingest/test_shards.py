@@ -45,7 +45,7 @@ others = st.sampled_from(["", "mailto:x@y", "HTTP://A.org:80/p#top"])
 times = st.integers(0, 40).map(lambda days: (NOW_US + days * DAY_US // 16 - 30 * DAY_US) / MILLION)
 payouts = st.sampled_from([CrawlRules(), replace(CrawlRules(), regrant_ppm=500_000, inflow=False), CONTINUOUS])
 names = count()
-KINDS = ["read"] * 6 + ["gone", "gone", "failed", "seeds", "dead", "call", "classes", "forget"]
+KINDS = ["read"] * 6 + ["gone", "gone", "failed", "seeds", "dead", "call", "classes", "forget", "expire"]
 
 
 def test_hosts_of_the_tests_are_in_all_shards() -> None:
@@ -68,7 +68,9 @@ def logs(draw: st.DrawFn) -> list[Record]:
     made: list[Record] = []
     for offset in range(draw(st.integers(1, 40))):
         kind = draw(
-            st.sampled_from(["read"] * 6 + ["gone", "gone", "failed", "seeds", "dead", "call", "classes", "forget"])
+            st.sampled_from(
+                ["read"] * 6 + ["gone", "gone", "failed", "seeds", "dead", "call", "classes", "forget", "expire"]
+            )
         )
         url, at, noted = draw(urls), draw(times), draw(notes)
         if kind == "read":
@@ -82,8 +84,8 @@ def logs(draw: st.DrawFn) -> list[Record]:
             made.append(replace(record(offset, PAGES[number], ["", *PAGES[number + 2 :: 3]]), call=b"call %d" % number))
         elif kind == "seeds":
             made.append(seeds(offset, *draw(st.lists(urls, min_size=1, max_size=4)), trust=draw(trusts), **noted))
-        elif kind == "forget":
-            made.append(forget(offset, *draw(st.lists(urls, min_size=1, max_size=6))))
+        elif kind in {"forget", "expire"}:
+            made.append(forget(offset, *draw(st.lists(urls, min_size=1, max_size=6)), kind=kind))
         elif kind == "dead":
             made.append(Record(offset, NOW_US + offset, b"\xff"))
         else:

@@ -19,7 +19,7 @@ from opic.model.ledger import Ledger
 from opic.replica import Crawl
 from opic.store import Shard
 
-KINDS = ["read"] * 6 + ["gone", "gone", "moved", "failed", "excluded", "seeds", "dead", "forget"]
+KINDS = ["read"] * 6 + ["gone", "gone", "moved", "failed", "excluded", "seeds", "dead", "forget", "expire"]
 PAGES = [f"http://{host}/{name}" for host in ("a.org", "www.a.org", "b.co.uk", "c.net") for name in "pqr"]
 urls = st.sampled_from(PAGES)
 others = st.sampled_from(
@@ -39,7 +39,9 @@ def logs(draw: st.DrawFn) -> list[Record]:
     late_us = 0
     for offset in range(draw(st.integers(1, 40))):
         kind = draw(
-            st.sampled_from(["read"] * 6 + ["gone", "gone", "moved", "failed", "excluded", "seeds", "dead", "forget"])
+            st.sampled_from(
+                ["read"] * 6 + ["gone", "gone", "moved", "failed", "excluded", "seeds", "dead", "forget", "expire"]
+            )
         )
         url, at, noted = draw(st.one_of(urls, urls, urls, others)), draw(times), draw(notes)
         if kind == "read":
@@ -50,8 +52,8 @@ def logs(draw: st.DrawFn) -> list[Record]:
             made.append(record(offset, url, status=301, redirect=to, fetched_at=at, **noted))
         elif kind == "seeds":
             made.append(seeds(offset, *draw(st.lists(urls, min_size=1, max_size=3)), trust=draw(trusts), **noted))
-        elif kind == "forget":
-            made.append(forget(offset, *draw(st.lists(urls, min_size=1, max_size=4))))
+        elif kind in {"forget", "expire"}:
+            made.append(forget(offset, *draw(st.lists(urls, min_size=1, max_size=4)), kind=kind))
         elif kind == "dead":
             made.append(Record(offset, NOW_US, draw(st.binary(max_size=20))))
         else:
