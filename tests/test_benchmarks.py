@@ -210,6 +210,14 @@ def test_benchmark_of_forgetting_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_benchmark_of_expiry_runs(tmp_path: Path) -> None:
+    found = run_benchmark("bench_expiry.py", tmp_path / "expiry.json", "--seconds", "2", "--rate", "20")
+    assert found["audits_conserved"]
+    assert found["accuracy"]["importance_of_forgotten"] == pytest.approx(0, abs=1e-3)  # Nothing is a minute old.
+    assert sum("after_move" in sample for sample in found["samples"]) == 2
+
+
+@pytest.mark.slow
 def test_benchmark_of_archives_runs(tmp_path: Path) -> None:
     sample = ROOT / "tests/data/archives/example.warc.gz"
     found = run_benchmark("bench_archives.py", tmp_path / "archives.json", "--pages", "50", "--archive", str(sample))

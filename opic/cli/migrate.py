@@ -79,7 +79,10 @@ def _check_asked(name: str | None, given: dict[str, Any], *, resume: bool, abort
     if not (resume or abort) and name is None:
         raise BadInput("give the new crawl a name, as in `opic migrate NAME --shards 4`; --help says more")
     if not (resume or abort) and not given:
-        raise BadInput("nothing is to change: give --shards or a rule; for another store alone, use backup and restore")
+        raise BadInput(
+            "nothing is to change: give --shards (their present number gives ids of forgotten pages back) or a rule; "
+            "for another store alone, use backup and restore"
+        )
 
 
 def _stored(given: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgpack
 
 from opic.frontier.leases import Lease
-from opic.migration.places import Places
+from opic.migration.places import NO_PLACE, Places
 from opic.replica.crawl import Crawl
 from opic.store.commands import Command, flat
 from opic.store.connection import ask
@@ -96,7 +96,7 @@ class MovedEntries:
 
     def knows(self, shard: int, page: int) -> bool:
         """Tell whether a page was known when the source came to rest."""
-        return page < len(self._places.source[shard])
+        return page < len(self._places.source[shard]) and self.page_there(shard, page)[1] != NO_PLACE
 
     def _flights(self, shard: int, packed: bytes) -> bytes:
         pages = msgpack.unpackb(packed)

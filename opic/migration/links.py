@@ -24,7 +24,6 @@ class MovedLinks:
     def __init__(self, places: Places, urls: Sequence[Sequence[str]]) -> None:
         """Take the places of pages, and the URLs of each shard of the source, by id; both may grow."""
         self._places, self._urls = places, urls
-        self._stay = places.shards == len(places.source)
         self._digests = [np.zeros(0, np.uint64) for _ in places.source]  # By shard of the source and id.
         self._far = [np.zeros(0, np.int64) for _ in places.source]  # The `far_number` of each page.
         self._later: list[tuple[int, PageLinks]] = []  # Links of which some lead to pages that were not known yet.
@@ -35,7 +34,7 @@ class MovedLinks:
 
         A page whose links are not kept is read next as one that shows others.
         """
-        if self._stay:
+        if self._places.stay:
             return None
         replica = self._places.source[shard]
         was = replica.histories.rows.digest[replica.columns.row[: len(replica)]]
@@ -58,7 +57,7 @@ class MovedLinks:
             for source, older in self._later
         ]
         row, target, fresh = self._targets(links, shard)
-        early = np.flatnonzero(links.pages >= self._places.count(shard))  # The store may be ahead of the replicas.
+        early = np.flatnonzero(~self._places.has(shard, links.pages))  # The store may be ahead of the replicas.
         if len(unknown := np.union1d(row[target < 0], early)):
             self._later.append((shard, links.select_rows(unknown)))
             links = links.select_rows(np.setdiff1d(np.arange(len(links)), unknown))
@@ -81,10 +80,10 @@ class MovedLinks:
         for other in np.unique(links.far_shards).tolist():
             some = np.flatnonzero(links.far_shards == other)
             ids = places.source[other].index.find(links.far[some])
-            placed = (ids >= 0) & (ids < places.count(other))
+            placed = places.has(other, ids)
             target[some] = np.where(placed, places.first[other] + ids, -1)
         row = np.concatenate((np.repeat(rows, links.near_counts), np.repeat(rows, links.far_counts)))
-        near = np.where(links.near < places.count(shard), places.number(shard, links.near), -1)
+        near = np.where(places.has(shard, links.near), places.number(shard, links.near), -1)
         pages = np.concatenate((near, target))
         return row, pages, np.concatenate((links.near_new, links.far_new))
 
@@ -97,7 +96,7 @@ class MovedLinks:
         to, own_id, number = self._places.shard[pages], self._places.id[pages], self._places.id[target]
         target_shard = self._places.shard[target]
         far = target_shard != to[row]
-        if not self._stay:
+        if not self._places.stay:
             self._note_digests(shard, ids, row, number, far, target)
         prints = np.zeros(len(target), np.uint64)
         prints[far] = self._places.prints(target[far])

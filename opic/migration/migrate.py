@@ -172,6 +172,7 @@ class Move:
         self._links = MovedLinks(self._places, self._urls)
         self._news: list[list[PageLinks]] = [[] for _ in crawl.shards]  # Links of reads since they were carried.
         self._changed: list[set[int]] = [set() for _ in crawl.shards]  # Pages that were forgotten, or came back.
+        self._spared: list[set[int]] = [set() for _ in crawl.shards]  # Pages that were forgotten, and get a place.
 
     def run(self) -> Report:
         """Copy the crawl, and let the copy take its place.
@@ -186,7 +187,14 @@ class Move:
         loads, keepings = crawl.loads, [replica.keeping for replica in crawl.replicas]
         for number, replica in enumerate(crawl.replicas):
             replica.effect_listeners.append(partial(self._note, number))
-        self._carry_pages()
+        self._spare_linked()
+        # Digests of links are over ids. Where these change without kept links, each page counts as one that changed.
+        kept = any(replica.trust is not None for replica in crawl.replicas)
+        self._carry_pages(leave_out=kept or self._shards != len(crawl))
+        if left_out := self._places.left_out:
+            self.report.notes.append(
+                f"the ids of {left_out:,} forgotten pages, to which no kept link leads, are given back"
+            )
         self._carry_links()
         for _ in range(ROUNDS):  # What has come since: the last rounds are short.
             crawl.follow()
@@ -214,6 +222,7 @@ class Move:
         if len(links := effect.kept()):
             self._news[shard].append(links)
         self._changed[shard] |= set(effect.forgotten.tolist()) | effect.again.keys()
+        self._spared[shard] |= set(effect.forgotten.tolist()) | effect.again.keys()
         for page, url in effect.again.items():
             if page < len(self._urls[shard]):
                 self._urls[shard][page] = url
@@ -238,8 +247,29 @@ class Move:
             source.stop(token, 0)  # A step that was on its way came before the stop.
         raise StoreUnavailable("the shards were never equally far when the crawl was stopped: try again")
 
-    def _carry_pages(self, *, end: bool = False) -> None:
-        """Place the pages that have become known, and write their URLs."""
+    def _spare_linked(self) -> None:
+        """Note the forgotten pages to which kept links lead."""
+        replicas = self._crawl.replicas
+        if not any(replica.books.forgotten for replica in replicas):
+            return
+        linked = [np.zeros(len(replica), np.bool_) for replica in replicas]
+        for shard, replica in zip(self._crawl.shards, replicas, strict=True):
+            if replica.trust is None:
+                continue
+            self._say(f"looking for links to forgotten pages in shard {shard.number}")
+            args = shard.client, shard.keys, replica.head.lsn, replica.state, replica.keeping.since
+            for part in read_links(*args):
+                near = part.near[part.near < len(linked[shard.number])]
+                linked[shard.number][near] = True
+                for other in np.unique(part.far_shards).tolist():
+                    ids = replicas[other].index.find(part.far[part.far_shards == other])
+                    linked[other][ids[(ids >= 0) & (ids < len(linked[other]))]] = True
+                self._crawl.follow()
+        for spared, mask, replica in zip(self._spared, linked, replicas, strict=True):
+            spared |= set(np.flatnonzero(mask & (replica.state[: len(mask)] == FORGOTTEN)).tolist())
+
+    def _carry_pages(self, *, leave_out: bool = False, end: bool = False) -> None:
+        """Place the pages that have become known, and write their URLs; see `Places.extend`."""
         crawl, places = self._crawl, self._places
         for number, replica in enumerate(crawl.replicas):
             urls = self._urls[number]
@@ -249,9 +279,11 @@ class Move:
                 crawl.follow()  # Or the journal might be trimmed past the replicas of a large crawl.
                 self._say(f"{sum(map(len, self._urls)):,} of {sum(map(len, crawl.replicas)):,} URLs read")
         self._since = crawl.known_since()
-        places.extend([len(urls) for urls in self._urls], self._since)
+        spared = [np.array(sorted(some), np.int64) for some in self._spared]
+        places.extend([len(urls) for urls in self._urls], self._since, spared, leave_out=leave_out)
         for shard, pages in enumerate(self._changed):
-            for page in places.number(shard, np.array(sorted(pages), np.int64)).tolist():
+            changed = np.array(sorted(pages), np.int64)
+            for page in places.number(shard, changed[places.has(shard, changed)]).tolist():
                 self._target.write_again(int(places.shard[page]), int(places.id[page]))
             pages.clear()
         for to, numbers in enumerate(places.pages):

@@ -1,23 +1,27 @@
 """Where the pages of a crawl are in another one: the shard of each page's host there, and its number in that shard.
 
 Pages keep their order: that of the source, where that is one shard; else the order in which they became known, to the
-minute, since the shards' own orders say nothing of each other. Where the number of shards stays, so do the numbers.
-Pages that become known while the crawl is copied come behind those placed before, so no number changes. Forgotten pages
-are carried along: links lead to their numbers.
+minute, since the shards' own orders say nothing of each other. Where the number of shards stays, and no page is left
+out, so do the numbers. Pages that become known while the crawl is copied come behind those placed before, so no number
+changes. A forgotten page to which a kept link leads is carried along. One to which none does is left out, unless it
+becomes known while the crawl is copied: this gives its number back.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.arrays import Int64s, Uint16s, Uint32s
+from opic.arrays import Bools, Int64s, Uint16s, Uint32s
+from opic.model.cash import FORGOTTEN
 from opic.model.page_links import picked
 from opic.replica.page_columns import BY_NAME
 from opic.replica.replica import Replica
 from opic.store.known_since import KnownSince
 from opic.urls.canonical import shard_of
+
+NO_PLACE: Final = -1  # Instead of a number.
 
 
 class Places:
@@ -41,17 +45,27 @@ class Places:
             np.zeros(0, np.int64) for _ in range(shards)
         ]  # By shard there: its pages, in order.
         self._by_host: list[Uint16s] = [np.zeros(0, np.uint16) for _ in source]
+        self.left_out = 0  # Forgotten pages that have no place.
 
-    def extend(self, counts: Sequence[int], since: Sequence[KnownSince]) -> None:
+    @property
+    def stay(self) -> bool:
+        """Whether each page has the number in its shard that it has in the source."""
+        return self.shards == len(self.source) and not self.left_out
+
+    def extend(
+        self, counts: Sequence[int], since: Sequence[KnownSince], spared: Sequence[Int64s], *, leave_out: bool = False
+    ) -> None:
         """Place the pages that have become known.
 
         Args:
             counts: of pages of each shard; they may lag behind the replicas.
             since: when pages became known, for each shard.
+            spared: by shard, pages that get a place even if they are forgotten, in any order.
+            leave_out: give no place to other forgotten pages among those that are new. Only in the first call.
         """
         before = self.first
         self.first = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-        shard, number = np.zeros(self.first[-1], np.uint16), np.zeros(self.first[-1], np.int64)
+        shard, number = np.zeros(self.first[-1], np.uint16), np.full(self.first[-1], NO_PLACE)
         moved = self.first[:-1] - before[:-1]
         self.pages = [self._renumbered(pages, before, moved) for pages in self.pages]
         new, seconds = [], []
@@ -60,7 +74,11 @@ class Places:
             kept = slice(int(before[index]), int(before[index + 1]))
             shard[self.first[index] : self.first[index] + old] = self.shard[kept]
             number[self.first[index] : self.first[index] + old] = self.id[kept]
-            ids = np.arange(old, counts[index])
+            wanted = np.zeros(counts[index], np.bool_)
+            wanted[old:] = replica.state[old : counts[index]] != FORGOTTEN if leave_out else True
+            wanted[spared[index][spared[index] < counts[index]]] = True
+            here = number[self.first[index] : self.first[index] + counts[index]]
+            ids = np.flatnonzero(wanted & (here == NO_PLACE))
             shard[self.first[index] + ids] = self._of_hosts(index)[replica.host[ids]]
             new.append(self.first[index] + ids)
             seconds.append(since[index].seconds_of(ids))
@@ -76,6 +94,8 @@ class Places:
             number[some] = len(self.pages[to]) + np.arange(len(some))
             self.pages[to] = np.concatenate((self.pages[to], some))
         self.shard, self.id = shard, number
+        if leave_out:
+            self.left_out = int(np.count_nonzero(number == NO_PLACE))
 
     @staticmethod
     def _renumbered(pages: Int64s, before: Int64s, moved: Int64s) -> Int64s:
@@ -92,6 +112,12 @@ class Places:
     def count(self, shard: int) -> int:
         """Return how many pages of a shard of the source are placed."""
         return int(self.first[shard + 1] - self.first[shard])
+
+    def has(self, shard: int, ids: NDArray[Any]) -> Bools:
+        """Return a mask of those pages of a shard of the source that have a place; an id may be too large."""
+        there: Bools = (ids >= 0) & (ids < self.count(shard))
+        there[there] = self.id[self.number(shard, ids[there])] != NO_PLACE
+        return there
 
     def number(self, shard: int, ids: NDArray[Any]) -> Int64s:
         """Return the numbers of pages of a shard of the source."""

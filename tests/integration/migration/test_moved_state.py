@@ -1,5 +1,8 @@
 """A crawl that is moved to another number of shards is the same crawl, page by page and to the grain."""
 
+import random
+from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -8,7 +11,7 @@ from typing import Any
 import pytest
 from backup_crawls import HALF, LOG, crossing_log, ledger_of
 from conftest import ONE_SERVER
-from logs import PARTITION
+from logs import NOW_US, PARTITION, forget
 from migrations import answers_of, links_of, moved, opened, pages_of
 from same_state import assert_same
 from servers import Server
@@ -16,9 +19,11 @@ from servers import Server
 from opic.errors import CrawlStopped
 from opic.ingest import Writer
 from opic.migration import migrate
+from opic.migration.migrate import Migration, begin
 from opic.model.classes import check_classes, encode_classes
 from opic.model.crawl_clock import Clocks
 from opic.model.events import CrawlEvent, Record, decode_crawl_event, encode_crawl_event, encode_forgotten
+from opic.model.ledger_page import LedgerPage
 from opic.ops.load_importance import load_importance
 from opic.query.loaded import LoadedImportance
 from opic.query.queries import Query
@@ -51,6 +56,74 @@ def test_pages_links_and_totals_are_the_same_on_any_number_of_shards(servers: Se
         assert pages_of(now) == pages
         assert links_of(now) == links
         assert answers_of(now) == totals
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_ids_of_forgotten_pages_are_given_back_unless_a_link_leads_to_them(valkey: Server, shards: int) -> None:
+    hub, fresh = "http://hub.org/", [f"http://h{number % 5}.org/{number}" for number in range(40)]
+    links = [fresh[:30], fresh[20:40]]  # Of two reads: to the first twenty no link leads any more.
+    events = [encode_crawl_event(CrawlEvent(hub, shown)) for shown in links]
+    log = [Record(number, NOW_US + number, value) for number, value in enumerate(events)]
+    log.append(forget(2, *fresh[:25]))
+    crawl = filled(valkey, tuple(log), shards=shards)
+    assert sum(map(len, crawl.follow())) == 41
+    report = moved(valkey, "first", "second", shards=shards)
+    now = opened(valkey, "second")
+    assert sum(map(len, now.follow())) == 41 - 20  # Five forgotten pages are still linked to.
+    assert report.notes == ["the ids of 20 forgotten pages, to which no kept link leads, are given back"]
+    assert pages_of(now) == pages_of(crawl)
+    assert links_of(now) == links_of(crawl)
+    back = CrawlEvent("http://other.org/", fresh[:25])
+    Writer(now).apply(PARTITION, [Record(3, NOW_US + 3, encode_crawl_event(back))])
+    Writer(now).drain()
+    assert links_of(now)[hub] == set(fresh[20:])  # Those to pages that came back count again.
+    assert {page.url for page in now.pages()} == {hub, back.url, *fresh}
+    whole, parts = now.audit()
+    assert whole.conserved
+    assert all(part.conserved for part in parts)
+
+
+def without_measures(pages: Mapping[str, LedgerPage]) -> dict[str, LedgerPage]:
+    return {url: replace(page, measures=deque()) for url, page in pages.items()}
+
+
+def a_read_and_what_is_forgotten(rng: random.Random, log: list[Record]) -> list[Record]:
+    """Return a read and a record that forgets pages, the next ones of the log, to which they are appended."""
+    pages = [f"http://h{number % 7}.org/{number}" for number in range(60)]
+    shown = encode_crawl_event(CrawlEvent(rng.choice(pages), rng.sample(pages, rng.randrange(9))))
+    new = [Record(len(log), NOW_US + len(log), shown), forget(len(log) + 1, *rng.sample(pages, 12))]
+    log.extend(new)
+    return new
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("shards", [1, 3])
+def test_pages_that_are_forgotten_or_come_back_during_the_copy_are_as_they_are(
+    valkey: Server, shards: int, seed: int
+) -> None:
+    rng, log = random.Random(seed), list[Record]()
+    first = [record for _ in range(6) for record in a_read_and_what_is_forgotten(rng, log)]
+    crawl = filled(valkey, tuple(first), shards=shards)
+    writer, states, messages = Writer(opened(valkey, "first")), list[tuple[Any, ...]](), list[str]()
+
+    def write_on(message: str) -> None:
+        messages.append(message)
+        if not any("no writes" in earlier or "equally far" in earlier for earlier in messages):
+            writer.apply(PARTITION, a_read_and_what_is_forgotten(rng, log))
+            writer.drain()
+            states.append((pages_of(crawl), links_of(crawl), answers_of(crawl)))
+
+    begin(opened(valkey, "first"), valkey.client(), Migration("second"), write_on)
+    now = opened(valkey, "second")
+    assert len(states) > 2
+    pages, links, answers = states[-1]
+    if shards == 1:
+        assert pages_of(now) == pages
+    # Clocks of measures are on an axis of their shard where there are many.
+    assert without_measures(pages_of(now)) == without_measures(pages)
+    assert links_of(now) == links
+    assert answers_of(now) == answers
+    assert now.audit()[0].conserved
 
 
 @ONE_SERVER
