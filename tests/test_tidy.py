@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "tls": [],
     "compressed": [],
     "robots": [],  # Crawlers import it.
-    "arrays": [],
+    "arrays": ["memory"],
     "memory": [],
     "background": [],
     "whole_files": ["errors"],

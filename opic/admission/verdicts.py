@@ -10,10 +10,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from opic.arrays import Bools, Int64s, Uint8s, values_at
+from opic.arrays import Bools, Int64s, Uint8s, grown, values_at
 from opic.replica import Crawl
 from opic.replica.checkpoint import URLS_A_FIELD
-from opic.replica.columns import grown
 from opic.urls.rules import RuleBook
 from opic.urls.traps import Shapes, Traps, Verdict
 

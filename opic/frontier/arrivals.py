@@ -14,10 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from opic.arrays import Bools, Float64s, Int64s
+from opic.arrays import Bools, Float64s, Int64s, grown
 from opic.frontier.hot_order import HotOrder
 from opic.frontier.page_keys import Order
-from opic.replica.columns import grown
 
 LAST: Final = 1e200  # Arrivals of pages without a weight are this many times as late.
 # After this many arrivals of the heaviest page, floats are too coarse for its next one, and the order restarts. That

@@ -14,13 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from opic.arrays import Float64s, Int64s, values_at
+from opic.arrays import Float64s, Int64s, grown, values_at
 from opic.frontier.arrivals import Arrivals, Clock
 from opic.frontier.hot_order import HotOrder
 from opic.frontier.page_keys import Order
 from opic.query.kept_links import KeptLinks
 from opic.query.link_scores import InLinkCounts
-from opic.replica.columns import grown
 
 
 class _News(NamedTuple):

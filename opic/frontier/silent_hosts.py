@@ -6,10 +6,9 @@ See `opic.model.host_failures`. All of it comes from the replica, so that endpoi
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.arrays import Bools, Int64s, values_at
+from opic.arrays import Bools, Int64s, grown, values_at
 from opic.model.host_failures import RESTS_FROM, Patience
 from opic.replica import Replica
-from opic.replica.columns import grown
 from opic.replica.effect import Effect
 
 

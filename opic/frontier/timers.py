@@ -5,8 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from opic.arrays import Float64s, Int64s, values_at
-from opic.replica.columns import grown
+from opic.arrays import Float64s, Int64s, grown, values_at
 
 RECENT_MAX: Final = 4_096  # Maximum number of unsorted entries; above it they become a sorted run.
 BLOCK_BITS: Final = 6  # A block of a sparse column holds the times of 2**6 = 64 consecutive numbers.

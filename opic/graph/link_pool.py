@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.arrays import Int32s, Int64s, Uint32s
+from opic.arrays import Int32s, Int64s, Uint32s, grown
 
 NOT_KEPT: Final = -1  # Instead of a number of links: the page's links are not known.
 UNKNOWN_PAGE: Final = (1 << 32) - 1  # A link to a page that has no number yet.
@@ -176,10 +176,3 @@ class LinkPool:
         self._start[rows] = np.cumsum(self._count[rows], dtype=np.int64) - self._count[rows]
         self._pool, self._used, self._garbage, self._runs = pool, len(pool), 0, 0
         self._add_runs(self._start[rows], rows)
-
-
-def grown(column: NDArray[Any], rows: int) -> NDArray[Any]:
-    """Return a copy of a column with room for `rows` rows and more, zeros after the old ones."""
-    larger = np.zeros(max(1024, 2 * len(column), rows), column.dtype)
-    larger[: len(column)] = column
-    return larger

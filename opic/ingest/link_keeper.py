@@ -18,10 +18,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from opic.arrays import Int64s, Uint32s
+from opic.arrays import Int64s, Uint32s, grown
 from opic.errors import FenceMoved
 from opic.model.page_links import NO_LINKS, PageLinks
-from opic.replica.columns import grown
 from opic.replica.effect import Effect, Head
 from opic.replica.link_segment import pack_segment, unpack_pages, unpack_segment
 from opic.replica.replica import Replica

@@ -373,7 +373,7 @@ class Books:
             StoreFull: the clock or another sum that only grows, credit among them, nears 2^62, or a balance 2^63.
         """
         sums = {name: getattr(self, name) for name in SUMS}
-        for name, sum_ in {**sums, "credit": max(self.credits())}.items():
+        for name, sum_ in {**sums, "credit": by_weight(self.credit, max(self.extra))}.items():
             if sum_ >= CLOCK_LIMIT:
                 raise StoreFull(f"the {name}, {sum_}, reached its limit of 2^62: start a new store and replay the log")
         for name in BALANCES:

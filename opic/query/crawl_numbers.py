@@ -11,9 +11,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.arrays import Int64s
+from opic.arrays import Int64s, grown
 from opic.errors import StoreFull
-from opic.graph.link_pool import UNKNOWN_PAGE, grown
+from opic.graph.link_pool import UNKNOWN_PAGE
 
 BLOCK_BITS: Final = 6
 BLOCK: Final = 1 << BLOCK_BITS

@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from opic.arrays import Int64s, Uint32s
-from opic.graph.link_pool import LinkPool, grown
+from opic.arrays import Int64s, Uint32s, grown
+from opic.graph.link_pool import LinkPool
 
 NO_LINKS: Final = np.zeros(0, np.uint32)
 CHANGED_MAX: Final = 1 << 20  # With more links that came or went, looking at all pages is as fast.

@@ -13,8 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.arrays import Bools, Int32s, Int64s, Uint8s, Uint32s, Uint64s
-from opic.graph.link_pool import grown
+from opic.arrays import Bools, Int32s, Int64s, Uint8s, Uint32s, Uint64s, grown
 
 DROPPED, COMING, REFUSED = 0, 1, 2
 RECENT_MAX: Final = 1 << 16  # Links that are not sorted yet, or an eighth of all, if that is more.

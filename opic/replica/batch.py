@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from opic.arrays import Int64s
+from opic.arrays import Int64s, distinct
 from opic.errors import BadInput, OutOfOrder
 from opic.model.books import Books
 from opic.model.cash import CLASS_BITS, DAY_US, MILLION, ROUND_BITS, Flag, split
@@ -25,7 +25,7 @@ from opic.replica.batch_page import NO_AMOUNTS, Amounts, BatchPage, batch_pages
 from opic.replica.effect import NO_DIGEST, Effect, entry_digest, links_digest, pack_bits
 from opic.replica.inputs import Input, Item
 from opic.replica.note_changes import host_changes, note_changes
-from opic.replica.page_lookup import Context, PageLookup, distinct
+from opic.replica.page_lookup import Context, PageLookup
 from opic.replica.shown_links import FIRST, OTHER, SAME
 from opic.replica.state_changes import StateChanges
 from opic.replica.trust_changes import TrustChanges

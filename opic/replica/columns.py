@@ -1,20 +1,11 @@
 """Growable numpy columns, and an undo log for changes to them."""
 
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.memory import lazy_zeros
-
-ROWS_MIN: Final = 1_024
-
-
-def grown(column: NDArray[Any], rows: int) -> NDArray[Any]:
-    """Return a copy of a column with room for `rows` rows and more; those past the old ones are zero."""
-    larger = lazy_zeros(max(ROWS_MIN, 2 * len(column), rows), column.dtype)
-    larger[: len(column)] = column
-    return larger
+from opic.arrays import grown
 
 
 class Growing:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.arrays import Int64s, Uint32s
+from opic.arrays import Int64s, Uint32s, turns
 from opic.model.cash import ANCHOR_ROUNDS, Anchor, CrawlRules, PageMeasure
 from opic.model.ledger_page import COLUMNS, ColumnKind
 from opic.replica.columns import Growing, Undo
@@ -112,10 +112,7 @@ class Histories:
             digest: digest of the page's links at each read.
             undo: receives the old values; may be None.
         """
-        order = np.argsort(rows, kind="stable")
-        ordered = rows[order]
-        first = np.flatnonzero(np.diff(ordered, prepend=-1) != 0) if len(rows) else order
-        nth = np.arange(len(rows)) - np.repeat(first, np.diff(np.append(first, len(rows))))
+        order, nth = turns(rows)
         if undo is not None:
             undo.keep(self.rows, rows, "spent", "digest", "reads", "newest", "kept")
             if self.rules.continuous:

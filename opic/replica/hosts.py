@@ -9,8 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from opic.arrays import Int32s, Int64s
-from opic.replica.columns import grown
+from opic.arrays import Int32s, Int64s, grown
 from opic.urls.canonical import canonical_or_none, host_of, registered_domain
 from opic.urls.normalization import PLAIN, Normalization
 from opic.urls.url_batch import UrlBatch

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from opic.arrays import Int64s
+from opic.arrays import Int64s, distinct
 from opic.model.events import CheckedEvent
 from opic.model.host_failures import HostFailures, host_failures_after, says_of_host
 from opic.model.ledger_page import Column
 from opic.replica.effect import NOTHING, Noted
 from opic.replica.inputs import Item
 from opic.replica.page_columns import NOTED_ARRAYS, PageColumns
-from opic.replica.page_lookup import PageLookup, distinct
+from opic.replica.page_lookup import PageLookup
 from opic.replica.replica import Replica
 
 Merge = Callable[[Any, Any], Any]

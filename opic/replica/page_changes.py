@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from opic.arrays import Int64s, Uint32s, Uint64s
+from opic.arrays import Int64s, Uint32s, Uint64s, turns
 from opic.model.cash import MILLION
 from opic.replica.columns import Undo
 from opic.replica.page_columns import PageColumns
@@ -40,9 +40,9 @@ def note_changed_links(  # noqa: PLR0917 - columns of one table
         before_digest: digest of the links at the page's last read before these.
         undo: receives the old values; may be None.
     """
-    order = np.argsort(pages, kind="stable")
+    order, nth = turns(pages)
     ids, last_us, last_digest = pages[order], before_us[order], before_digest[order]
-    repeated = np.flatnonzero(ids[1:] == ids[:-1]) + 1
+    repeated = np.flatnonzero(nth)
     last_us[repeated], last_digest[repeated] = at_us[order][repeated - 1], digest[order][repeated - 1]
     again = last_us > 0
     if not again.any():

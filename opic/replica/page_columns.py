@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.arrays import Bools, Int64s, Uint8s, Uint16s, Uint32s, values_at
+from opic.arrays import Bools, Int64s, Uint8s, Uint16s, Uint32s, grown, values_at
 from opic.model.compression import compress, decompress
 from opic.model.host_failures import HostFailures, Patience
 from opic.model.ledger_page import COLUMNS, NOTED, Column, ColumnKind
-from opic.replica.columns import Growing, Undo, grown
+from opic.replica.columns import Growing, Undo
 
 Ids = Int64s | Uint32s
 # Columns that follow from the reads of pages, and that the ledger does not have: see `opic.replica.page_yields`,

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.arrays import Int64s, Uint64s
+from opic.arrays import Int64s, Uint64s, distinct
 from opic.model.cash import CrawlRules, Flag
 from opic.model.events import CheckedEvent, EventLimits, Outcome
 from opic.replica.fingerprints import Fingerprints
@@ -244,10 +244,3 @@ def _order(ids: Int64s) -> Int64s:
     """Return the order of ids, without those that are none."""
     order: Int64s = np.argsort(ids)
     return order[ids[order] >= 0]
-
-
-def distinct(numbers: Int64s) -> Int64s:
-    """Return the distinct numbers >= 0, increasing. `np.unique` hashes and takes ten times as long."""
-    ordered = np.sort(numbers)
-    once: Int64s = ordered[np.diff(ordered, prepend=-1) != 0]
-    return once

@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from opic.arrays import Int64s, Uint32s
+from opic.arrays import Int64s, Uint32s, turns
 from opic.replica.columns import Undo
 from opic.replica.effect import Effect
 from opic.replica.page_columns import PageColumns
@@ -50,13 +50,9 @@ def note_yields(  # noqa: PLR0917 - columns of one table
     if not len(pages):
         return
     seen, rate = columns.keep(pages, undo, "seen", "rate")
-    order = np.argsort(pages, kind="stable")
-    again = np.zeros(len(pages), np.bool_)  # In that order: whether the page is read before in these.
-    again[1:] = pages[order][1:] == pages[order][:-1]
-    starts = np.flatnonzero(~again)
-    nth = np.arange(len(pages)) - np.repeat(starts, np.diff(np.append(starts, len(pages))))
-    before = before_us[order]
-    before[1:][again[1:]] = at_us[order][:-1][again[1:]]
+    order, nth = turns(pages)
+    before, again = before_us[order], np.flatnonzero(nth)
+    before[again] = at_us[order][again - 1]
     for wave in range(int(nth.max()) + 1):  # Usually one wave: each page is read once.
         positions, last_us = order[nth == wave], before[nth == wave]
         ids = pages[positions]

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from opic.arrays import Int32s, Int64s, Uint64s
+from opic.arrays import Int32s, Int64s, Uint64s, distinct
 from opic.model.transfer import Transfer, far_numbers
 from opic.replica.columns import Growing
 from opic.replica.index import FingerprintIndex, in_order
@@ -156,8 +156,7 @@ class RemotePages(Growing):
         if inflow:
             across = self.domain[far] != domains
             np.add.at(self.inflow, far[across], grains[across])
-        ordered = np.sort(far)
-        return self._take(ordered[np.diff(ordered, prepend=-1) != 0], time_us)
+        return self._take(distinct(far), time_us)
 
     def drop(self) -> None:
         """Reset all sums to zero."""

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.arrays import Bools, Int64s, Uint8s, Uint32s, Uint64s, values_at
+from opic.arrays import Bools, Int64s, Uint8s, Uint32s, Uint64s, distinct, values_at
 from opic.errors import StoreUnavailable
 from opic.model.books import Books
 from opic.model.cash import HEARD_OF, CrawlRules, Flag
@@ -348,6 +348,4 @@ def touched(effect: Effect) -> Int64s:
         new, effect.links, effect.read_page, effect.state_page, effect.moved_page, effect.gone_page,
         *(pages for pages, _ in effect.noted.values()),
     )  # fmt: skip
-    ids = np.sort(np.concatenate([part.astype(np.int64) for part in parts]))
-    once: Int64s = ids[np.diff(ids, prepend=-1) != 0]
-    return once
+    return distinct(np.concatenate([part.astype(np.int64) for part in parts]))

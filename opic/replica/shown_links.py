@@ -16,9 +16,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.arrays import Bools, Int32s, Int64s, Uint8s, Uint32s
+from opic.arrays import Bools, Int32s, Int64s, Uint8s, Uint32s, grown
 from opic.model.page_links import PageLinks, picked
-from opic.replica.columns import grown
 
 FIRST: Final = 0  # How a read relates to the one before: there is none since the page became known or came back,
 SAME: Final = 1  # or it showed the same links,
