@@ -245,8 +245,8 @@ class _Loop:
         self.watch, self._source, self._full, self._tally = watch, source, full, tally
         self._events_max = EVENTS_A_SHARD * len(writer.stores)
         self._courier, self._positions = _Courier(writer, source, watch), _Positions(writer, source)
-        self._oddities = _Oddities(writer)
-        self._next_step = 0.0  # When the next step may begin, monotonic.
+        self._writer, self._next_step = writer, 0.0  # When the next step may begin, monotonic.
+        self._unknown, self._said_unknown = 0, float("-inf")  # Unknown fields since a line told of them, and when.
 
     def turn(self, stopped: Callable[[], bool]) -> None:
         """Go once around."""
@@ -272,7 +272,18 @@ class _Loop:
         if self._tally is not None:
             self._tally.add(step)
         self._check_room()  # The effects of one poll's records may need more space than is left.
-        self._oddities.note(step)
+        if step.refused:
+            self._writer.note_refusals(step.refused)
+        if step.unknown:
+            self._tell_of_unknown(step.unknown)
+
+    def _tell_of_unknown(self, names: Sequence[str]) -> None:
+        """Log a line on unknown fields that were ignored, unless one was logged a moment ago."""
+        self._unknown += len(names)
+        if time.monotonic() - self._said_unknown >= SAY_UNKNOWN_SECONDS:
+            text = "ignored %d unknown fields of events, among them %s: %s"
+            log.warning(text, self._unknown, shown(names[-1]), instead_of(names[-1], EVENT_FIELDS))
+            self._unknown, self._said_unknown = 0, time.monotonic()
 
     def _check_room(self) -> None:
         if (reason := self._full()) is not None:
@@ -324,25 +335,6 @@ class _Positions:
         self._source.rewind(partition)
         self._writer.forget()
         return False
-
-
-class _Oddities:
-    """Tells of what was refused, page by page, and now and then of the unknown fields that were ignored."""
-
-    def __init__(self, writer: Writer) -> None:
-        self._writer = writer
-        self._count, self._said = 0, float("-inf")
-
-    def note(self, step: Step) -> None:
-        """Keep the reasons of refused events; log a line on unknown fields unless one was logged a moment ago."""
-        if step.refused:
-            self._writer.note_refusals(step.refused)
-        names = step.unknown
-        self._count += len(names)
-        if names and time.monotonic() - self._said >= SAY_UNKNOWN_SECONDS:
-            text = "ignored %d unknown fields of events, among them %s: %s"
-            log.warning(text, self._count, shown(names[-1]), instead_of(names[-1], EVENT_FIELDS))
-            self._count, self._said = 0, time.monotonic()
 
 
 class _Courier:

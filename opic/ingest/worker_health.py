@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from types import TracebackType
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
@@ -160,9 +159,7 @@ class HealthPort:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

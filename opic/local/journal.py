@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Final
 
 import msgspec
@@ -87,9 +86,7 @@ class Journal(AbstractContextManager["Journal"]):
                     raise BadInput(f"--state {directory} can't be used: {error.strerror or error}") from None
                 opened.pop_all()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def close(self) -> None:

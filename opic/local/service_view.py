@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from math import isfinite
-from types import TracebackType
 from typing import Any, Final, TypeVar
 
 import httpx
@@ -68,9 +67,7 @@ class ServiceView(AbstractContextManager["ServiceView"]):
             url, token=token, crawler="opic-local", timeout_seconds=call_seconds, retry_seconds=0, transport=transport
         )
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._runner.run(self._client.aclose())
         self._runner.close()
 

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -94,9 +93,7 @@ class WebFetcher(AbstractContextManager["WebFetcher"]):
             transport=None if limits.allow_private else PublicTransport(),
         )
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from types import TracebackType
 from typing import Any, Final
 
 import numpy as np
@@ -58,9 +57,7 @@ class MetaCopy:
             replica.effect_listeners.append(listener)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         for replica, listener in zip(self._crawl.replicas, self._listeners, strict=True):
             replica.effect_listeners.remove(listener)
         self._file.close()

@@ -70,17 +70,17 @@ def note_changes(columns: PageColumns, named: PageLookup, events: Sequence[Check
         named: the pages, seeds and links of the events.
         events: the events.
     """
-    changes = NoteChanges()
+    changes, used = NoteChanges(), columns.in_use()
     pages = [(page,) if page >= 0 else named.seeds.get(index, ()) for index, page in enumerate(named.own)]
     for column, merge in NOTED_ARRAYS:
         said = [getattr(event, column.name) for event in events]
         if column.to_links is not None:
             change, changes.to_links[column.name] = _spread(column, column.to_links, columns, named, events)
         else:
-            change = _merged(column, merge, columns, pages, said) if any(said) or columns.used(column.name) else NOTHING
+            change = _merged(column, merge, columns, pages, said) if any(said) or column.name in used else NOTHING
         if len(change[0]):
             changes.noted[column.name] = change
-    if named.seeds and (columns.used("failures") or any(event.failures for event in events)):
+    if named.seeds and ("failures" in used or any(event.failures for event in events)):
         changes.revived = _revived(columns, named, pages, events)
     return changes
 

@@ -51,6 +51,10 @@ class SparseColumns(Growing):
         """Tell whether a column ever had another value than the default."""
         return len(getattr(self, name)) > 0
 
+    def in_use(self) -> set[str]:
+        """Return the names of the columns that are `used`."""
+        return {column.name for column in self.SPARSE if len(getattr(self, column.name))}
+
     def stored(self, name: str, ids: Ids) -> NDArray[Any]:
         """Return the values of a column, (n,), with 0 for the default."""
         return values_at(getattr(self, name), ids, 0)

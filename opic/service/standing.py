@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 
 from opic.errors import StoreLoading, StoreUnavailable
 from opic.ingest.outage import Outage
@@ -71,9 +70,7 @@ class StandingService:
             raise StoreUnavailable(f"the service that ran the store in {self.settings.data_dir()} has ended")
         return url
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.crawls.close()
         self.backend.close()
 

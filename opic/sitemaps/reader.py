@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, NamedTuple
 
 import httpx
@@ -74,9 +73,7 @@ class SitemapReader(AbstractContextManager["SitemapReader"]):
             transport=None if limits.allow_private else PublicTransport(),
         )
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._runner.run(self._web.aclose())
         self._runner.close()
 
