@@ -10,7 +10,7 @@ and all other metrics are still reported.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
@@ -24,6 +24,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from opic import __version__
+from opic.api.crawl_metrics import of_crawls
 from opic.api.own_metrics import own
 from opic.api.scrape_cache import Beside
 from opic.api.server_metrics import of_servers, server_infos
@@ -42,6 +43,7 @@ from opic.query.convergence import NOTHING_SAID
 from opic.query.page_queries import BOUNDED
 from opic.replica.stored_links import LIST_FIELDS, LinkList
 from opic.service.backend import Backend
+from opic.service.open_crawls import OpenCrawls
 from opic.service.tokens import Tokens
 from opic.settings import Settings
 from opic.store.shard import books_of, check_known
@@ -73,6 +75,8 @@ Census = tuple[Mapping[tuple[str, str], int], float]  # By class and kind; the a
 
 class Metrics:
     """The metrics of one endpoint process."""
+
+    _crawls: OpenCrawls | None = None
 
     def __init__(
         self, backend: Backend, tokens: Tokens | None = None, process_place: ProcessPlace | None = None
@@ -123,7 +127,17 @@ class Metrics:
         self._registry.register(self._tokens if self._shared is None else self._shared)
 
     def _own(self) -> Iterator[Metric]:
-        return chain(self._process.collect(), self._tokens.collect(), own(self._collector.backend))
+        parts = self._process.collect(), self._tokens.collect(), own(self._collector.backend), self._of_crawls()
+        return chain(*parts)
+
+    def _of_crawls(self) -> Iterator[Metric]:
+        return iter(()) if self._crawls is None else of_crawls(self._crawls)
+
+    def show_crawls(self, crawls: OpenCrawls) -> None:
+        """Show the crawls of the endpoint too, from now on."""
+        self._crawls = crawls
+        if self._place is None:
+            self._registry.register(Told(self._of_crawls))
 
     def told(self) -> AbstractContextManager[None]:
         """Tell the other processes of the port during the block what this one has of its own."""
@@ -158,6 +172,21 @@ class Metrics:
         """Return the metrics in the format that the header `Accept` requests, and their content type."""
         encode, kind = choose_encoder(accept)
         return encode(self._registry), kind
+
+
+class Told(Collector):
+    """A Prometheus collector of what a function tells at each scrape."""
+
+    def __init__(self, tell: Callable[[], Iterator[Metric]]) -> None:
+        self._tell = tell
+
+    def describe(self) -> Iterator[Metric]:
+        """Return nothing, so that registering the collector asks for nothing."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics."""
+        return self._tell()
 
 
 class _Collector(Collector):

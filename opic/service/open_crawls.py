@@ -124,6 +124,11 @@ class OpenCrawls:
         return self._first
 
     @property
+    def limit(self) -> int:
+        """How many crawls may be open, OPIC_CRAWL among them."""
+        return self._settings.max_crawls
+
+    @property
     def starts_workers(self) -> bool:
         """Whether a crawl gets a worker when it is opened."""
         return self._run_workers is not None
