@@ -143,12 +143,16 @@ def _answer(
     from opic.service.standing import StandingService
 
     export_spans("opic-endpoint")
-    opened = EmbeddedService(settings) if settings.embedded and child is None else StandingService(settings)
+    if settings.embedded and child is None:
+        opened: EmbeddedService | StandingService = EmbeddedService(settings)
+    else:
+        opened = StandingService(settings, child.run_workers if child is not None and settings.embedded else None)
     url, limits = url_of(listener), ConnectionLimits(connections=settings.max_connections)
     with opened as service, ExitStack() as stack:
         process_place = None if child is None else ProcessPlace(child.number, Path(child.metrics))
         instance = None if child is None else child.instance
         metrics = Metrics(service.backend, tokens, process_place)
+        metrics.show_crawls(service.crawls)
         application = Succession(service, allow_open=allow_open, metrics=metrics, tokens=tokens, instance=instance)
         stack.enter_context(metrics.told())
         stack.enter_context(frontier.answered(service, metrics, tokens))
@@ -177,11 +181,13 @@ def _serve_together(
     with ExitStack() as stack:
         service = stack.enter_context(EmbeddedService(settings, answers=False)) if settings.embedded else None
         metrics = stack.enter_context(tempfile.TemporaryDirectory(prefix="opic-metrics-"))
-        words = {"options": options, "first_options": frontier.words()}
-        processes = EndpointProcesses(settings, listener, instance, Path(metrics), **words)
+        processes = EndpointProcesses(
+            settings, listener, instance, Path(metrics), options=options, first_options=frontier.words(),
+            run_workers=None if service is None else service.run_workers,
+        )  # fmt: skip
         stack.callback(processes.stop)
         processes.start()
-        stack.enter_context(supervised(processes.restart))
+        stack.enter_context(supervised(processes.supervise))
         if service is not None:
             stack.enter_context(service.announced(url, instance))
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import wait
@@ -21,9 +21,11 @@ from typing import Final
 from opic.background import repeated
 from opic.errors import StoreError
 from opic.service.child_processes import child_environment, end_all, parent_is_gone
+from opic.service.open_crawls import RunWorkers
 from opic.settings import Settings
 
 VARIABLE: Final = "OPIC_CHILD_ENDPOINT"
+TOLD_BYTES: Final = 1 << 16  # What a pipe holds: all that was told is read at once.
 LOOK_SECONDS: Final = 0.2
 PARENT_SECONDS: Final = 1.0
 
@@ -52,9 +54,15 @@ class EndpointChild:
 
     def answers(self) -> None:
         """Tell the process that started this one that it answers."""
+        self._tell({"answers": True})
+
+    def run_workers(self, crawls: Collection[str], ended: Collection[str] = ()) -> None:
+        """Tell that process which other crawls are open here, so that it runs their workers, and which are to end."""
+        self._tell({"crawls": list(crawls), "ended": list(ended)})
+
+    def _tell(self, told: Mapping[str, object]) -> None:
         with suppress(BrokenPipeError):  # It is gone, and so is this process soon.
-            os.write(self.ready, b"1")
-        os.close(self.ready)
+            os.write(self.ready, json.dumps(told).encode() + b"\n")
 
     def ending_with_its_parent(self) -> AbstractContextManager[None]:
         """End this process in order, during the block, if the one that started it is gone."""
@@ -79,6 +87,7 @@ class EndpointProcesses:
         *,
         options: Sequence[str],
         first_options: Sequence[str],
+        run_workers: RunWorkers | None = None,
     ) -> None:
         """Start none yet.
 
@@ -89,11 +98,14 @@ class EndpointProcesses:
             metrics: an empty directory for the metrics that they share.
             options: of `opic serve`, those that have no setting.
             first_options: more of them, for the first process alone.
+            run_workers: runs the workers of the crawls that the processes have open besides OPIC_CRAWL.
         """
         self._settings, self._kept, self._options = settings, kept, (options, first_options)
         self._instance, self._metrics = instance, metrics
         self._running = dict[int, subprocess.Popen[bytes]]()
         self._ready = dict[int, int]()
+        self._run_workers, self._open = run_workers, dict[int, set[str]]()
+        self._unread = dict[int, bytes]()  # What was told but for the end of its line.
 
     def start(self) -> None:
         """Start them; return once all answer. The first comes alone, so that one process says what is wrong.
@@ -109,6 +121,7 @@ class EndpointProcesses:
 
     def _start(self, number: int) -> None:
         ready, tell = os.pipe()
+        os.set_blocking(ready, False)
         child = EndpointChild(number, self._kept.fileno(), tell, self._instance, str(self._metrics))
         environment = child_environment(self._settings) | {VARIABLE: json.dumps(asdict(child))}
         if self._settings.api_token is not None:
@@ -133,17 +146,36 @@ class EndpointProcesses:
         if (before := self._ready.get(number)) is not None:
             os.close(before)
         self._ready[number] = ready
+        for kept in (self._open, self._unread):
+            kept.pop(number, None)
 
     def _await(self, number: int) -> None:
         ready, process = self._ready[number], self._running[number]
         while not wait([ready], LOOK_SECONDS):
             pass  # A process that ends closes its end of the pipe.
-        if not os.read(ready, 1):
+        if not self._hear(number):
             status = process.wait()
             raise StoreError(f"endpoint process {number} ended at its start (exit {status}): see what it said above")
 
-    def restart(self) -> bool:
-        """Start those again that ended by themselves; return whether there were any."""
+    def _hear(self, number: int) -> bool:
+        """Take what a process told; return whether it told anything. What it opens or ends, the workers do."""
+        try:
+            told = os.read(self._ready[number], TOLD_BYTES)
+        except BlockingIOError:
+            return False
+        *lines, self._unread[number] = (self._unread.get(number, b"") + told).split(b"\n")
+        for line in map(json.loads, lines):
+            if "crawls" in line and self._run_workers is not None:
+                self._open[number] = set(line["crawls"])
+                for names in self._open.values():  # Of a crawl that one removes, the others hear later.
+                    names.difference_update(line["ended"])
+                self._run_workers(sorted(set().union(*self._open.values())), line["ended"])
+        return bool(told)
+
+    def supervise(self) -> bool:
+        """Hear what the processes tell; start those again that ended by themselves, and return whether any had."""
+        for number in self._running:
+            self._hear(number)
         ended = [number for number, process in self._running.items() if process.poll() is not None]
         for number in ended:
             text = "endpoint process %d ended (exit %s); starting it again"

@@ -159,3 +159,22 @@ def test_what_keeps_a_process_from_starting_is_said_once(tmp_path: Path) -> None
     assert done.returncode == 2
     assert done.stderr.count("Connection refused") == 1
     assert "endpoint process 0 ended at its start" in done.stderr
+
+
+def test_all_processes_answer_for_a_crawl_that_one_makes_until_one_removes_it(tmp_path: Path) -> None:
+    def asked(method: str, path: str, **more: Any) -> httpx.Response:
+        with httpx.Client(base_url=service.url, timeout=60) as http:  # A connection each time, of any process.
+            return http.request(method, f"/v1/crawls/{path}", **more)
+
+    with serving(tmp_path, processes=2) as service:
+        for damping in (0.5, 0.6):
+            assert asked("PUT", "news", json={"damping": damping}).status_code == 201
+            answer = asked("POST", "news/events", json=[{"url": "http://a.example/", "links": ["http://b.example/"]}])
+            after = {"after": answer.json()["position"]}
+            with ThreadPoolExecutor(8) as threads:
+                calls = [threads.submit(asked, "GET", "news/stats", params=after) for _ in range(16)]
+                assert {call.result().json().get("known_pages") for call in calls} == {2}
+            removed = asked("DELETE", "news", params={"confirm": "news"})
+            assert removed.status_code == 200, removed.text
+            wait_until(lambda: {asked("GET", "news/stats").status_code for _ in range(8)} == {404})
+        assert service.said().count("the worker of crawl news ended") == 0
