@@ -88,13 +88,13 @@ def asked(
 def service_address(chosen: ServiceChosen, settings: "Settings") -> Address | None:
     """Return the address of the service to ask, or None if there is none and the store is to be opened.
 
-    It is that of --service; else of OPIC_SERVICE, unless the command line names a store; else what a running service
-    wrote into the data directory.
+    It is that of --service, whose crawl is that of --crawl, or its own; else of OPIC_SERVICE, unless the command line
+    names a store; else what a running service wrote into the data directory.
     """
-    if chosen.service is not None and chosen.names_a_store:
-        raise SettingsError("--service answers for its own store: leave --store, --data and --crawl out")
-    if settings.service is not None and not chosen.names_a_store:
-        return Address(settings.service, "", "")
+    if chosen.service is not None and (chosen.store is not None or chosen.data is not None):
+        raise SettingsError("--service answers for its own store: leave --store and --data out")
+    if settings.service is not None and (chosen.service is not None or not chosen.names_a_store):
+        return Address(settings.service, "", chosen.crawl or "")
     if not settings.embedded:
         return None
     address = address_of(settings.data_dir(), settings.crawl)
@@ -121,7 +121,8 @@ def _client(address: Address, **options: Any) -> "Client":
 
     # A proxy from the environment does not reach an address of this machine.
     transport = httpx.HTTPTransport() if address.instance else None
-    return Client(address.url, transport=transport, **options)
+    crawl = None if address.instance else address.crawl or None  # What is in the data directory names its own.
+    return Client(address.url, crawl=crawl, transport=transport, **options)
 
 
 def tell_service(chosen: ServiceChosen, address: Address) -> None:

@@ -319,20 +319,31 @@ def _confirm(question: str, yes: bool) -> None:
 @choosing
 def crawls(
     *,
+    create: Annotated[str | None, typer.Option(metavar="NAME", help="Make this crawl, with the rules set.")] = None,
     delete: Annotated[str | None, typer.Option(metavar="NAME", help="Delete this crawl and all its data.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Delete it even if a worker of it seems to run.")] = False,
     yes: Yes = False,
     chosen: ResultChosen,
 ) -> None:
-    """Print the crawls of a store, or delete one.
+    """Print the crawls of a store; make one, or delete one.
 
+    A crawl that is made has the rules of the settings, such as OPIC_DAMPING; exit status 2 if it is there with others.
     A crawl is not deleted while a worker of it runs. Stop its endpoints first, too: they answer nothing from then on.
     Needs a user that may remove keys.
     """
     from opic.service.known_crawls import KnownCrawls
-    from opic.service.stored_crawls import crawls_of, delete_crawl
+    from opic.service.open_crawls import check_name
+    from opic.service.stored_crawls import crawls_of, delete_crawl, make_crawl
 
-    with connected(chosen, writes=delete is not None) as (settings, client):
+    if create is not None and delete is not None:
+        raise BadInput("--create and --delete contradict each other: leave one out")
+    with connected(chosen, writes=(create or delete) is not None) as (settings, client):
+        if create is not None:
+            check_name(create)
+            KnownCrawls(settings.with_crawl(create)).check(client)
+            made = make_crawl(client, create, settings.rules_given(), settings.shards)
+            print_answer({"name": create, "made": made}, chosen.as_json)
+            return
         if delete is None:
             answer = {"crawls": [asdict(crawl) for crawl in crawls_of(client)]}
             print_list(("name", "shards", "known_pages", "read_pages", "moved_to"), answer, "crawls", chosen.as_json)

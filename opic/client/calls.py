@@ -18,6 +18,8 @@ from opic.client.errors import BadAnswer, CallFailed, ClientError, EventsRejecte
 from opic.client.host_pace import HostPace, retry_after_seconds
 from opic.messages.terms import POSITION_HEADER
 
+VERSION: Final = "/v1/"
+CRAWLS: Final = "/v1/crawls"  # The path of the crawls themselves, and the beginning of calls on one of them.
 BAD_ANSWER_CHARS: Final = 200
 ANOTHER_PROGRAM: Final = "another program listens there: give the client the URL that `opic serve` prints"
 
@@ -60,12 +62,18 @@ class Call(Generic[T]):
     outcome: Callable[[ClientError | None], T] | None = None
     then: Callable[[Any], None] | None = None
 
-    def request(self, after: str | None = None) -> dict[str, Any]:
-        """Return the arguments for httpx; a call whose answer is to show a write names its position."""
-        position = [] if after is None or not self.path.startswith("/v1/") else [("after", after)]
+    def request(self, after: str | None = None, crawl: str | None = None) -> dict[str, Any]:
+        """Return the arguments for httpx.
+
+        Args:
+            after: the position of a write that the answer is to show.
+            crawl: the crawl that the call is about; None is the service's OPIC_CRAWL.
+        """
+        in_crawl = self.path.startswith(VERSION) and not self.path.startswith(CRAWLS)
+        position = [("after", after)] if in_crawl and after is not None else []
         return {
             "method": self.method,
-            "url": self.path,
+            "url": crawl_path(crawl) + self.path[len(VERSION) - 1 :] if in_crawl and crawl else self.path,
             "params": [*self.parameters.items(), *position],
             "content": self.body,
             "headers": dict(self.headers),
@@ -155,6 +163,11 @@ def texts(given: Iterable[str]) -> list[str]:
 def names(leases: Iterable[str | answers.Page]) -> list[str]:
     """Return leases, some of them given as their pages, by name."""
     return [lease if isinstance(lease, str) else lease.lease for lease in leases]
+
+
+def crawl_path(crawl: str) -> str:
+    """Return the path of a crawl, with which those of calls on it begin."""
+    return f"{CRAWLS}/{quote(crawl, safe='')}"
 
 
 def local_path(domain: str) -> str:

@@ -100,6 +100,30 @@ class CrawlMethods:
         return replace(call, rejected=SeedsRejected) if raise_rejected else call
 
     @Method
+    def make_crawl(self, /, name: str, **rules: float | str | bool) -> Call[answers.CrawlMade]:
+        """Make a crawl, or check that the one that is there has these rules.
+
+        Args:
+            name: its name.
+            rules: those that can't be changed later: damping, virtual, regrant, history_measures, normalize, inflow,
+                shards; those left out are the service's settings.
+
+        Raises:
+            CallFailed: it is there, with other rules.
+        """
+        return calls.post(calls.crawl_path(name), answers.CrawlMade, "PUT", **rules)
+
+    @Method
+    def remove_crawl(self, name: str) -> Call[answers.CrawlRemoved]:
+        """Remove a crawl with all its data. Not retried: where it took effect, a second attempt finds no crawl.
+
+        Raises:
+            CallFailed: there is none, or its worker runs elsewhere.
+        """
+        call = calls.get(calls.crawl_path(name), answers.CrawlRemoved, "DELETE", confirm=name)
+        return replace(call, again=False)
+
+    @Method
     def forget(
         self,
         *,

@@ -93,6 +93,7 @@ class Connected(Generic[Transport]):
         url: str = "http://127.0.0.1:8080",
         *,
         token: str | None = None,
+        crawl: str | None = None,
         crawler: str = "",
         timeout_seconds: float = ANSWER_SECONDS,
         retry_seconds: float | None = None,
@@ -103,7 +104,8 @@ class Connected(Generic[Transport]):
 
         Args:
             url: base URL of the service.
-            token: the service's OPIC_API_TOKEN.
+            token: the service's OPIC_API_TOKEN, or one of its tokens with roles.
+            crawl: the crawl of the calls; None is OPIC_CRAWL of the service.
             crawler: name of this crawler, which holds the leases.
             timeout_seconds: timeout of an answer; the timeout of a connection is at most 5 s.
             retry_seconds: how long to retry a call; 0 disables retries. If None, 60 s; but 5 s until the service has
@@ -113,6 +115,7 @@ class Connected(Generic[Transport]):
         """
         self.crawler, self._url, self._retry_seconds = crawler, without_secret(url), retry_seconds
         self._answered = False  # Whether the service ever did.
+        self._crawl = crawl
         self._after: str | None = None  # A position.
         self.pace = HostPace()
         timeout = httpx.Timeout(timeout_seconds, connect=min(timeout_seconds, CONNECT_SECONDS))
@@ -205,7 +208,7 @@ class Blocking(Connected[httpx.BaseTransport]):
     def _send(self, call: Call[T]) -> T:
         def once() -> T:
             try:
-                response = self._http.request(**call.request(self._after))
+                response = self._http.request(**call.request(self._after, self._crawl))
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 raise self._no_answer(call, error) from error
             return self._read(call, response)
@@ -238,7 +241,7 @@ class Awaited(Connected[httpx.AsyncBaseTransport]):
     async def _send(self, call: Call[T]) -> T:
         async def once() -> T:
             try:
-                response = await self._http.request(**call.request(self._after))
+                response = await self._http.request(**call.request(self._after, self._crawl))
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 raise self._no_answer(call, error) from error
             return self._read(call, response)

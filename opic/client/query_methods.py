@@ -181,6 +181,11 @@ class QueryMethods:
         return calls.get("/v1/stats", answers.Stats)
 
     @Method
+    def crawls(self) -> Call[answers.CrawlList]:
+        """Return the crawls of the service's store that the token is for."""
+        return calls.get(calls.CRAWLS, answers.CrawlList)
+
+    @Method
     def series(self, n: int | None = None) -> Call[answers.Series]:
         """Return the progress of the crawl in about `n` entries, 400 if it is None."""
         return calls.get("/v1/series", answers.Series, n=n)

@@ -45,6 +45,7 @@ class OpicRequestManager(RequestManager):
         url: str,
         *,
         token: str | None = None,
+        crawl: str | None = None,
         crawler: str = "",
         mode: Mode = "discover",
         domains: Sequence[str] | None = None,
@@ -60,6 +61,7 @@ class OpicRequestManager(RequestManager):
         Args:
             url: the service.
             token: its token.
+            crawl: the crawl of the service; None is its OPIC_CRAWL.
             crawler: the name of this crawler.
             mode: pages never read (discover), those read before (refresh), or both (any).
             domains: only pages of these hosts or domains, at most 100; by default the hosts of the start requests, and
@@ -72,7 +74,7 @@ class OpicRequestManager(RequestManager):
             nofollow: `drop` leaves out links with rel=nofollow.
             directory: where events are kept that the service has not taken at the end, for the next run.
         """
-        client = AsyncClient(url, token=token, crawler=crawler)
+        client = AsyncClient(url, token=token, crawl=crawl, crawler=crawler)
         self._session, self._pace = CrawlSession(client, directory=directory, lease_seconds=lease_seconds), client.pace
         self._mode, self._max_depth, self._close_after_idle = mode, max_depth, close_after_idle
         self._pages_at_once, self._domains = pages_at_once, domains

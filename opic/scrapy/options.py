@@ -21,6 +21,7 @@ class CrawlOptions:
     Attributes:
         url: where the service answers.
         api_token: its OPIC_API_TOKEN.
+        crawl: the crawl of the service; None is its OPIC_CRAWL.
         crawler: name of this process at the service.
         mode: which pages to ask for, as in POST /v1/next.
         lease_seconds: how long a page is this process's own; it is renewed while the page is worked on.
@@ -30,6 +31,7 @@ class CrawlOptions:
 
     url: str
     api_token: str | None = None
+    crawl: str | None = None
     crawler: str = ""
     mode: Mode = "discover"
     lease_seconds: float | None = None
@@ -58,6 +60,7 @@ class CrawlOptions:
         return cls(
             url=str(settings.get("OPIC_URL")),
             api_token=settings.get("OPIC_API_TOKEN"),
+            crawl=settings.get("OPIC_CRAWL") or None,
             crawler=str(settings.get("OPIC_CRAWLER") or own_name),
             mode=cast(Mode, mode),
             lease_seconds=_seconds(settings, "OPIC_LEASE_SECONDS") or None,

@@ -56,7 +56,7 @@ class ServiceTask:
             commit: makes the requests durable that the callbacks of the events' pages made.
         """
         self._crawler, self._options, self._pages, self._hand_over = crawler, options, pages, hand_over
-        client = AsyncClient(options.url, token=options.api_token, crawler=options.crawler)
+        client = AsyncClient(options.url, token=options.api_token, crawl=options.crawl, crawler=options.crawler)
         self.session = CrawlSession(
             client, directory=directory, lease_seconds=options.lease_seconds, commit=commit, count=self._count
         )

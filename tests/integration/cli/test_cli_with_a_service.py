@@ -227,8 +227,18 @@ def test_waiting_needs_no_store(service: Service) -> None:
     assert (stats["lag"], stats["undelivered"]) == (0, 0)
 
 
+def test_crawl_beside_a_service_is_one_of_the_service(service: Service) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    curls.request("PUT", f"{service.url}/v1/crawls/other", json={}, headers=headers).raise_for_status()
+    words = "--service", service.url, "--crawl", "other"
+    assert printed("seed", "http://other.example/", *words, OPIC_API_TOKEN=TOKEN)["new"] == 1
+    (page,) = printed("top", *words, OPIC_API_TOKEN=TOKEN)["pages"]
+    assert page["url"] == "http://other.example/"
+    assert "crawl other of the service at" in opic("stats", *words, OPIC_API_TOKEN=TOKEN).stderr
+
+
 def test_option_of_a_service_contradicts_that_of_a_store(service: Service) -> None:
-    assert "leave --store, --data and --crawl out" in said("top", "--service", service.url, "--data", service.data)
+    assert "leave --store and --data out" in said("top", "--service", service.url, "--data", service.data)
 
 
 def test_store_on_the_command_line_wins_over_a_service_in_the_environment(tmp_path: Path) -> None:

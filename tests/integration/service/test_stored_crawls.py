@@ -84,6 +84,10 @@ def test_command_lists_and_deletes(valkey: Server) -> None:
     assert run() == (0, {"crawls": [sizes]})
     assert run("--delete", "rehearsal", "--yes")[1]["deleted"] == "rehearsal"
     assert run() == (0, {"crawls": []})
+    assert run("--create", "rehearsal") == (0, {"name": "rehearsal", "made": True})
+    assert run("--create", "rehearsal") == (0, {"name": "rehearsal", "made": False})
+    assert "a crawl's name is" in run("--create", "..")[1]
+    assert run("--delete", "rehearsal", "--yes")[1]["deleted"] == "rehearsal"
     status, said = run("--delete", "rehearsal", "--yes")
     assert status != 0
     assert "no crawl named 'rehearsal'" in said
