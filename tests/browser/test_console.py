@@ -610,6 +610,32 @@ def test_a_token_that_may_not_read_is_said_to_be_so(browser: Browser, tmp_path: 
         expect(page.locator("#main")).to_be_visible()
 
 
+def test_a_crawl_is_chosen_where_the_token_is_for_several(browser: Browser, tmp_path: Path) -> None:
+    reader, lines = new_token("reader", ["read"], ["news"])
+    (tmp_path / "tokens.toml").write_text(lines)
+    terms = {"tokens_file": tmp_path / "tokens.toml", "api_token": TOKEN}
+    with running(tmp_path / "data", tmp_path / "serve.log", **terms) as own:
+        with httpx.Client(base_url=own.url, headers={"authorization": f"Bearer {TOKEN}"}, timeout=60) as client:
+            client.put("/v1/crawls/news", json={}).raise_for_status()
+            client.post("/v1/crawls/news/seeds", json={"urls": ["http://news.example/"]}).raise_for_status()
+        with watching(browser, own.url) as watched:
+            watched.page.fill("#token", reader)
+            watched.page.press("#token", "Enter")
+            watched.text("#where", "Crawl news")  # The only one that this token is for.
+            watched.text("#top-rows", "news.example")
+            expect(watched.page.locator("#crawl-form")).to_be_hidden()
+        with watching(browser, own.url) as watched:
+            watched.page.fill("#token", TOKEN)
+            watched.page.press("#token", "Enter")
+            watched.text("#where", "Crawl default")
+            expect(watched.page.locator("#crawl-form")).to_be_visible(timeout=WAIT_MS)
+            watched.page.select_option("#crawl", "news")
+            watched.text("#where", "Crawl news")
+            watched.text("#top-rows", "news.example")
+            watched.page.select_option("#crawl", "default")
+            watched.text("#where", "Crawl default")
+
+
 def test_console_makes_no_calls_while_paused_or_hidden(watched: Watched) -> None:
     page = watched.loaded()
     page.click("#pause")

@@ -31,13 +31,18 @@ export function parse(text) {
     value !== null && typeof value === "object" && BIG in value ? BigInt(value[BIG]) : value);
 }
 
+// The crawl that the page is about, by the address; "" for that of the service's own calls.
+export const crawl = new URLSearchParams(location.search).get("crawl") ?? "";
+export const CRAWLS = "v1/crawls";
+const ofCrawl = (path) => (crawl && path !== CRAWLS ? path.replace(/^v1/, `${CRAWLS}/${encodeURIComponent(crawl)}`) : path);
+
 // Returns the answer with `age`: how old the state that it shows was when it came, in seconds.
 export async function ask(path, parameters = {}) {
   const query = new URLSearchParams(parameters).toString();
   const given = token.get();
   let response, text;
   try {
-    response = await fetch(path + (query && `?${query}`), {
+    response = await fetch(ofCrawl(path) + (query && `?${query}`), {
       headers: { Accept: "application/json", ...(given ? { Authorization: `Bearer ${given}` } : {}) },
       cache: "no-store",
       credentials: "omit",

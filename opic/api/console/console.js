@@ -1,6 +1,6 @@
 // The console: polls the service, shows the answers with their age, and reports when an answer is missing.
 
-import { ask, token, Trouble } from "./ask.js";
+import { ask, crawl, CRAWLS, token, Trouble } from "./ask.js";
 import { bars, spark } from "./draw.js";
 import { byId, dayOf, fill, html, linkOut, momentOf, ofTheWeb, pageCell, percent, plain, setSentence, setText, short, span, three, timeOf, tree, whole, withBreaks } from "./show.js";
 import { showDomains } from "./local.js";
@@ -201,6 +201,32 @@ function showRules({ rules, traps }) {
   setText(byId("rules-traps"), traps.on === false ? "Spider traps are not looked for." : "URLs that look like spider traps are held back.");
 }
 
+// The crawls that the token is for, to choose from if there are others than the one that is shown.
+function showCrawls({ crawls, default: own }) {
+  const names = crawls.filter((one) => !one.moved_to).map((one) => one.name);
+  const shown = crawl || own;
+  byId("crawl-form").hidden = !names.some((name) => name !== shown);
+  const choice = byId("crawl");
+  const options = [...new Set([shown, ...names])].sort();
+  if (options.join() !== [...choice.options].map((option) => option.value).join()) {
+    choice.replaceChildren(...options.map((name) => html("option", { value: name }, plain(name))));
+    choice.value = shown;
+  }
+  choice.onchange = () => goTo(choice.value === own ? "" : choice.value);
+}
+
+const goTo = (name) => location.assign(location.pathname + (name && `?crawl=${encodeURIComponent(name)}`));
+
+// Goes to a crawl that the token is for, if it is not for the service's own; returns whether there is one.
+async function wentToAnother() {
+  if (crawl || token.get() === null) return false;
+  const { crawls, default: own } = await ask(CRAWLS).catch(() => ({ crawls: [] }));
+  const other = crawls.find((one) => one.name !== own);
+  if (!other || crawls.some((one) => one.name === own)) return false;
+  goTo(other.name);
+  return true;
+}
+
 const PANELS = [
   { id: "stats", path: "v1/stats", every: 2, show: showStats },
   { id: "top", path: "v1/top", with: { n: ROWS }, every: 5, show: showTop },
@@ -211,6 +237,7 @@ const PANELS = [
   { id: "classes", path: "v1/classes", every: 30, show: showClasses },
   { id: "rules", path: "v1/rules", every: 30, show: showRules },
   { id: "local", path: "v1/local", every: 10, show: (answer) => showDomains(answer, { showRows, showRowsOf, cell, pageOf, share }) },
+  { id: "crawl", path: CRAWLS, every: 30, show: showCrawls },
   { id: "audit", path: "v1/audit", every: 30, show: showAudit },
 ].map((panel) => ({ ...panel, due: 0, busy: false, came: null, age: 0 }));
 const STATS = PANELS[0];
@@ -231,7 +258,9 @@ async function refresh(panel) {
   } catch (error) {
     if (!(error instanceof Trouble)) throw error;
     panel.due = clock() + Math.max(panel.every, error.retrySeconds);
-    if (error.kind === "token") wantToken(error.message);
+    if (error.kind === "token") {
+      if (!error.message || !(await wentToAnother())) wantToken(error.message);
+    }
     else if (error.kind === "away" && panel === STATS) lost(error);
     else {
       if (error.kind === "missing") panel.due = clock() + MISSING_SECONDS;
@@ -416,7 +445,9 @@ async function showFound(url, { scroll = true } = {}) {
     byId("page-found").hidden = true;
     setText(said, plain(error.message));
     if (error.kind === "away") STATS.due = 0;
-    if (error.kind === "token") wantToken(error.message);
+    if (error.kind === "token") {
+      if (!error.message || !(await wentToAnother())) wantToken(error.message);
+    }
   }
   tell();
 }
@@ -474,7 +505,9 @@ async function find(text, after = null) {
     byId("matches").hidden = true;
     setText(byId("page-said"), plain(error.message));
     if (error.kind === "away") STATS.due = 0;
-    if (error.kind === "token") wantToken(error.message);
+    if (error.kind === "token") {
+      if (!error.message || !(await wentToAnother())) wantToken(error.message);
+    }
   }
   tell();
 }
@@ -538,7 +571,9 @@ async function showInflow(domain) {
     byId("inflow").hidden = true;
     setText(said, plain(error.message));
     if (error.kind === "away") STATS.due = 0;
-    if (error.kind === "token") wantToken(error.message);
+    if (error.kind === "token") {
+      if (!error.message || !(await wentToAnother())) wantToken(error.message);
+    }
   }
 }
 
