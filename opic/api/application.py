@@ -55,7 +55,7 @@ class Application:
         instance: str,
         document: Callable[[], Mapping[str, Any]],
         observe: Callable[[str, str, int, float], None],
-        others: OtherCrawls,
+        others: OtherCrawls | None = None,
         problem_of: Callable[[OpicError], Problem] = from_error,
         log_requests: bool = False,
     ) -> None:
@@ -68,7 +68,7 @@ class Application:
             document: returns the OpenAPI document.
             observe: called after each request with its method, its route's path or `other`, the status (0: aborted)
                 and the seconds it took.
-            others: answers calls on other crawls.
+            others: answers calls on other crawls; None: there are none.
             problem_of: converts an error of ours to what the caller gets.
             log_requests: log every request; else only those that were aborted or answered with a 5xx status.
         """
@@ -156,8 +156,12 @@ class Application:
                     self._access.check(token, route.role, crawl, of_any=route.path == CRAWLS)
                 if (limiter := self._access.limiter(token)) is not None:
                     rate_limits.begin(request, limiter)
-                if crawl is not None and CALL_PATH in request.scope and not self._others.is_own(crawl):
-                    return await self._others.answer(crawl, request.scope[CALL_PATH], request)
+                if (
+                    CALL_PATH in request.scope
+                    and (others := self._others) is not None
+                    and not others.is_own(str(crawl))
+                ):
+                    return await others.answer(str(crawl), request.scope[CALL_PATH], request)
             return await route.handler(request)
         if is_open:
             if request.method != "GET":

@@ -18,6 +18,7 @@ from opic.urls.traps import NUMBER_MAX, WINDOW
 
 CRAWLER_CHARS_MAX: Final = 200
 LEASE_SECONDS_MAX: Final = 86_400
+SHARDS_MAX: Final = 64  # Made in a second; all crawls that are to be opened wait for that.
 CHANGES_MAX: Final = 1_000
 SHARE: Final = f"Maximum share of the last {WINDOW} suggestions for"
 
@@ -75,7 +76,8 @@ class NewCrawl(Struct, frozen=True, forbid_unknown_fields=True):
     ] = UNSET
     inflow: Annotated[bool | UnsetType, about("Count the cash from other domains: OPIC_INFLOW.")] = UNSET
     shards: Annotated[
-        Annotated[int, Meta(ge=1, le=4096)] | UnsetType, about("Number of shards: OPIC_SHARDS.", examples=[1])
+        Annotated[int, Meta(ge=1, le=SHARDS_MAX)] | UnsetType,
+        about("Number of shards: OPIC_SHARDS. For more, use `opic crawls --create`.", examples=[1]),
     ] = UNSET
 
 

@@ -10,11 +10,15 @@ from typing import Any
 
 import httpx
 import pytest
+from kafka_crawl import Topic, settings_of, workers
+from kafka_server import Kafka
 from migrations import moved
 from processes import wait_until
 from servers import Server
 from serving import serving, working
 
+from opic.api.metrics import Metrics
+from opic.client import CallFailed, Client
 from opic.service import open_crawls
 from opic.service.backend import Backend
 from opic.service.service import EmbeddedService
@@ -114,7 +118,15 @@ def test_rules_are_those_of_the_crawl_and_stay(served: tuple[EmbeddedService, ht
     assert (http.put(path, json={}).status_code, http.put(path, json={"normalize": "www"}).status_code) == (200, 200)
     refused = http.put(path, json={"damping": 0.6})
     assert (refused.status_code, kind_of(refused)) == (409, "refused")
-    for bad in ({"damping": 1}, {"damping": 1e-9}, {"normalize": "no"}, {"shards": 0}, {"regrant": 1e-9}, {"rules": 1}):
+    for bad in (
+        {"damping": 1},
+        {"damping": 1e-9},
+        {"normalize": "no"},
+        {"shards": 0},
+        {"shards": 65},
+        {"regrant": 1e-9},
+        {"rules": 1},
+    ):
         assert http.put("/v1/crawls/bad", json=bad).status_code == 422, bad
     assert http.get("/v1/crawls/bad/top").status_code == 404
     assert http.get(f"{path}/canonical", params={"url": "http://www.a.example/"}).json()["url"] == A
@@ -311,3 +323,60 @@ def test_moved_crawl_is_followed(valkey: Server) -> None:
         assert listed == {"default": None, "news": "news-2", "news-2": None}
         target = http.delete("/v1/crawls/news-2", params={"confirm": "news-2"})
         assert target.status_code == 409  # The name of the former one leads to it.
+
+
+def test_client_of_a_crawl_makes_its_calls_there(served: tuple[EmbeddedService, httpx.Client]) -> None:
+    _, http = served
+    with Client(str(http.base_url)) as client, Client(str(http.base_url), crawl="typed") as typed:
+        assert client.make_crawl("typed", damping=0.5).made
+        sent = typed.event(A, [B])
+        seen = typed.after(sent.position)
+        assert seen.stats().crawl == "typed"
+        assert [page.url for page in seen.next(1).pages] == [B]
+        assert typed.ready().ready
+        assert "typed" in {crawl.name for crawl in typed.crawls().crawls}
+        based = Client(str(http.base_url.join("/v1/crawls/typed")))  # As a generated client is told.
+        assert based.importance(A).reads == 1
+        assert client.remove_crawl("typed").deleted == "typed"
+        with pytest.raises(CallFailed, match="there is no crawl 'typed'"):
+            typed.stats()
+
+
+def test_metrics_have_open_crawls_by_name(served: tuple[EmbeddedService, httpx.Client]) -> None:
+    service, http = served
+    make(http, "counted")
+    after = feed(http, "/v1/crawls/counted", EVENTS)
+    assert len(http.post("/v1/crawls/counted/next", params=after, json={"n": 1}).json()["pages"]) == 1
+    metrics = Metrics(service.backend)
+    metrics.show_crawls(service.crawls)
+    lines = [line.rpartition(" ") for line in metrics.scrape("")[0].decode().splitlines() if line.startswith("opic_")]
+    told = {name: float(value) for name, _, value in lines}
+    assert told['opic_crawl_calls_total{crawl="counted"}'] == 2
+    assert told['opic_crawl_suggestions_total{crawl="counted"}'] == 1
+    assert told['opic_crawl_pages{crawl="counted"}'] == 3
+    assert told["opic_open_crawls"] == len(service.crawls.opened) + 1
+    assert http.delete("/v1/crawls/counted", params={"confirm": "counted"}).status_code == 200
+    assert b'crawl="counted"' not in metrics.scrape("")[0]
+
+
+def test_crawl_on_kafka_needs_its_topic_and_a_worker_of_its_own(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+    own = Topic(kafka)
+    name = f"news-{own.name}"
+    topic, path = f"crawl.events.{name}", f"/v1/crawls/{name}"
+    with (
+        StandingService(settings_of(kafka, valkey, own.name)) as service,
+        serving(service) as url,
+        httpx.Client(base_url=url, timeout=60) as http,
+    ):
+        refused = http.put(path, json={})
+        assert (refused.status_code, kind_of(refused)) == (503, "kafka-refused")
+        assert "opic topics create" in refused.json()["detail"]
+        assert [crawl["name"] for crawl in http.get("/v1/crawls").json()["crawls"]] == [own.name]
+        Topic(kafka, name=topic)
+        made = http.put(path, json={}).json()
+        assert (made["made"], made["topic"]) == (True, topic)
+        assert f"OPIC_CRAWL={name} opic worker" in made["worker"]
+        with workers(settings_of(kafka, valkey, topic, crawl=name), tmp_path):
+            after = feed(http, path, EVENTS)
+            assert http.get(f"{path}/stats", params=after).json()["read_pages"] == 2
+        assert http.get("/v1/stats").json()["known_pages"] == 0
