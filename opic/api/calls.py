@@ -54,6 +54,7 @@ READY_SECONDS: Final = 5.0  # Timeout of the readiness check; after it the answe
 EXCERPT_BYTES: Final = 500  # Bytes shown of a dead letter's value, which may be as large as a body.
 Handed = Callable[[NextPages, str, str | None], object]
 POSITION_HEADER_BYTES_MAX: Final = 2_048  # nginx gives up on an answer whose headers take more than 4 kB.
+JUDGING_THREADS: Final = 1  # Of each crawl: only one at a time computes, and a flooded crawl leaves others their turn.
 WAITING_THREADS: Final = 8  # Those in which calls wait for a worker that lags.
 READY_THREADS: Final = 4  # Separate threads, so that slow calls do not make the service look dead.
 
@@ -91,8 +92,9 @@ class Calls:
         self._pages = Coalescer[Ask, ImportanceAnswer](self._importances, "importance")
         self._slow_pages = Coalescer[Ask, ImportanceAnswer](self._importances, "slow importance", 1, SLOW_THREADS)
         self._at_hand = InLoop[Ask, ImportanceAnswer | None](self._found_at_hand)
-        self._ready_threads: anyio.CapacityLimiter | None = None
-        self._waiting_threads: anyio.CapacityLimiter | None = None
+        self._ready_threads = anyio.CapacityLimiter(READY_THREADS)
+        self._waiting_threads = anyio.CapacityLimiter(WAITING_THREADS)
+        self._judging_threads = anyio.CapacityLimiter(JUDGING_THREADS)
         # Slow on a Kafka topic or a long series: one thread each answers all waiting requests together.
         self._dead_letters = Coalescer(self._newest_letters, "opic-letters")
         self._series = Coalescer(self._series_and_curve, "opic-series")
@@ -107,8 +109,6 @@ class Calls:
     async def show(self, position: str) -> None:
         """Wait until answers show the effect of a write; see `Backend.show`."""
         positions = read_position(position)
-        if self._waiting_threads is None:
-            self._waiting_threads = anyio.CapacityLimiter(WAITING_THREADS)
         await anyio.to_thread.run_sync(self._backend.show, positions, limiter=self._waiting_threads)
 
     async def post_events(self, request: Request) -> Response:
@@ -136,8 +136,9 @@ class Calls:
             return judge(self._backend.clock.now_us(), self._backend.limits), {}
 
         small = key is None and len(body) <= SMALL_BODY_BYTES and self._backend.clock.is_known
+        threads = self._judging_threads if key is None else None  # With a key, most of the time is the store's.
         try:
-            intake, ends = judged() if small else await run_in_threadpool(judged)
+            intake, ends = judged() if small else await anyio.to_thread.run_sync(judged, limiter=threads)
         except BadEvent as error:  # The body is one event.
             if (page := page_of(body, self._backend.limits)) is not None:
                 await run_in_threadpool(self._backend.note_refusals, {page: str(error)})
@@ -455,8 +456,6 @@ class Calls:
 
     async def get_readyz(self) -> Response:
         """Report whether the service is ready for requests, and if not, why; and what an operator should see to."""
-        if self._ready_threads is None:
-            self._ready_threads = anyio.CapacityLimiter(READY_THREADS)
         reason, warnings = None, list[str]()
         with anyio.move_on_after(READY_SECONDS) as waiting:
             reason, warnings = await anyio.to_thread.run_sync(
