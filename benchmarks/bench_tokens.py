@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -202,7 +202,18 @@ def situation(
     return found
 
 
-def sharing(folder: Path, seconds: float, rounds: int) -> dict[str, dict[str, Any]]:
+def own_endpoints(store: str, stack: ExitStack, **settings: str) -> dict[str, str]:
+    """Run an endpoint and a worker for each of the two crawls; return the URLs."""
+    return {name: stack.enter_context(crawl(store, name, **settings)) for name in ("quiet", "loud")}
+
+
+def sharing(
+    folder: Path,
+    seconds: float,
+    rounds: int,
+    run: Callable[..., dict[str, str]] = own_endpoints,
+    cases: Iterable[str] = CASES,
+) -> dict[str, dict[str, Any]]:
     """Return what the quiet crawl sees, by what happens to the other one: medians of some rounds."""
     secrets, lines = dict[str, str](), ""
     for name, limits in {"quiet": {}, "free": {}, "rated": {"events_per_second": RATE}}.items():
@@ -211,18 +222,16 @@ def sharing(folder: Path, seconds: float, rounds: int) -> dict[str, dict[str, An
     (file := folder / "tokens.toml").write_text(lines)
     with ExitStack() as stack:
         server = stack.enter_context(embedded_server())
-        urls = {
-            name: stack.enter_context(crawl(server.url, name, tokens_file=str(file), max_lag="100000000"))
-            for name in ("quiet", "loud")
-        }
+        urls = run(server.url, stack, tokens_file=str(file), max_lag="100000000")
         event = {"url": "http://quiet.example/", "links": ["http://q.example/"]}
         headers = {"authorization": f"Bearer {secrets['quiet']}"}
         httpx.post(f"{urls['quiet']}/v1/events", json=event, headers=headers, timeout=60).raise_for_status()
         settle(urls["quiet"], secrets["quiet"])
-        found: dict[str, list[dict[str, Any]]] = {name: [] for name in CASES}
+        found: dict[str, list[dict[str, Any]]] = {name: [] for name in cases}
         for _ in range(rounds):
-            for name, (token, waits) in CASES.items():
-                found[name].append(situation(urls, secrets, token, waits, seconds))
+            for name, taken in found.items():
+                token, waits = CASES[name]
+                taken.append(situation(urls, secrets, token, waits, seconds))
                 settle(urls["loud"], secrets["quiet"])
     return {
         name: {figure: statistics.median(one[figure] for one in ones) for figure in ones[0]}
