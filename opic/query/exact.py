@@ -216,9 +216,9 @@ class Exact:
         view = self._now()
         if upkeep.serves(view.as_of) or not self._is_stale(further=further):
             return view
-        if upkeep.quick or view.as_of < upkeep.shown_from:
+        if upkeep.quick or view.as_of < upkeep.shown_from or not self._always:  # Else the thread settles.
             self._renew(further=further)
-        elif self._kept.lock.acquire(timeout=WAIT_SECONDS):  # The thread has settled.
+        elif self._kept.lock.acquire(timeout=WAIT_SECONDS):
             self._kept.lock.release()
         return self._now()
 

@@ -116,6 +116,24 @@ def test_questions_take_the_last_settled_state_where_keeping_up_takes_long(
     exact.close()
 
 
+def test_an_old_state_is_settled_by_the_question_where_no_thread_keeps_importance_up(
+    valkey: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("opic.replica.upkeep.Upkeep.quick", False)
+    monkeypatch.setattr("opic.replica.upkeep.Upkeep.serves", lambda *_: False)  # As after a second.
+    web = Web(valkey, "asked-seldom")
+    web.read(PAGES[0], [PAGES[1]])
+    exact = asked(web.crawl).exact
+    assert exact is not None
+    exact.view()
+    exact.start(always=False)  # Another policy is the default.
+    web.read(PAGES[1], [PAGES[2]])
+    web.crawl.follow()
+    assert exact.view().heads == web.crawl.heads()
+    assert exact.view().bound <= 0.01
+    exact.close()
+
+
 def test_rank_of_pages_with_overlapping_bounds_is_uncertain(valkey: Server) -> None:
     web = Web(valkey, "near", 1)
     web.read(PAGES[0], [PAGES[1], PAGES[2]])  # The two have the same importance.
