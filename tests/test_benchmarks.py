@@ -304,6 +304,7 @@ def test_each_benchmark_runs_small_in_a_test() -> None:
         ("bench_urlfrontier.py", ("--items", "200")),
         ("bench_two_endpoints.py", ("--pages", "1000", "--seconds", "1", "--loads", "50x1,20x5")),
         ("bench_processes.py", ("--pages", "1000", "--seconds", "1", "--events-per-s", "50", "--processes", "2")),
+        ("bench_upkeep.py", ("--pages", "500", "--seconds", "1", "--writes", "10")),
         ("bench_sampling.py", ("--pages", "2000", "--steps", "3000")),
         ("bench_shards_accuracy.py", ("--reads", "1", "--setups", "1x1")),
         ("bench_accuracy.py", ("--sets", "hollins", "--choices", "1")),
