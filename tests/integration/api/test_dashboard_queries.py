@@ -96,6 +96,9 @@ def watched(kafka: Kafka, valkey: Server, tmp_path: Path) -> Iterator[Watched]:
         load(url),
     ):
         wait_until(worker.ready)
+        other = f"other-{topic.name}"
+        Topic(kafka, name=f"crawl.events.{other}")
+        httpx.put(f"{url}/v1/crawls/{other}", json={}, timeout=60).raise_for_status()
         top = wait_until(lambda: httpx.get(f"{url}/v1/top", timeout=30).raise_for_status().json()["pages"])
         (scores := tmp_path / "scores").write_text("".join(f"{page['url']} {page['importance']}\n" for page in top))
         done = opic(settings, "load-importance", scores, "--force")

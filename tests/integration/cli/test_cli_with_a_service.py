@@ -232,7 +232,7 @@ def test_crawl_beside_a_service_is_one_of_the_service(service: Service) -> None:
     curls.request("PUT", f"{service.url}/v1/crawls/other", json={}, headers=headers).raise_for_status()
     words = "--service", service.url, "--crawl", "other"
     assert printed("seed", "http://other.example/", *words, OPIC_API_TOKEN=TOKEN)["new"] == 1
-    (page,) = printed("top", *words, OPIC_API_TOKEN=TOKEN)["pages"]
+    (page,) = printed("top", "--n", "5", *words, OPIC_API_TOKEN=TOKEN)["pages"]
     assert page["url"] == "http://other.example/"
     assert "crawl other of the service at" in opic("stats", *words, OPIC_API_TOKEN=TOKEN).stderr
 
