@@ -124,6 +124,7 @@ class Settings(BaseSettings):
         None  # Share of suggestions of mode any; None ranks by cash only.
     )
     host_delay_seconds: Annotated[float, Field(ge=0, le=86_400)] = 1.0
+    politeness_by: Literal["host", "domain", "address"] = "address"  # Whose hosts share one delay.
     host_in_flight: Annotated[int, Field(ge=0)] = 0  # Leased pages per host; 0 means no limit.
     revisit_seconds: Annotated[float, Field(ge=0, le=31_536_000)] = 3_600.0  # 0 means no wait.
     retry_seconds: Annotated[float, Field(ge=0, le=86_400)] = 60.0

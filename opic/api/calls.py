@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, Protocol
 
-import anyio
 import anyio.to_thread
 import msgspec
 from msgspec.structs import asdict
@@ -219,17 +218,18 @@ class Calls:
         rules = self._backend.limits.normalization
         hosts = {canonical_host(name, rules): host for name, host in asked.hosts.items()}
         self._backend.frontier.set_host_politeness(hosts)
-        return self.get_politeness(queries.Nothing())
+        return self.get_politeness(queries.OfHost())
 
-    def get_politeness(self, _: queries.Nothing) -> Answer:
-        """Return the default host delay, cap and revisit time, and those set for individual hosts."""
-        now, settings = time.time(), self._settings
-        hosts = {name: asdict(politeness) for name, politeness in self._backend.frontier.host_politeness().items()}
+    def get_politeness(self, asked: queries.OfHost) -> Answer:
+        """Return the default politeness of hosts, that of individual hosts, and what shares the delay of `host`."""
+        now, settings, hosts = time.time(), self._settings, self._backend.frontier.host_politeness()
         return {
             "host_delay_seconds": settings.host_delay_seconds,
             "host_in_flight": settings.host_in_flight or None,
             "revisit_seconds": settings.revisit_seconds,
-            "hosts": dict(sorted(hosts.items())),
+            "hosts": {name: asdict(politeness) for name, politeness in sorted(hosts.items())},
+            "politeness_by": settings.politeness_by,
+            "host_group": asked.host and self._backend.frontier.host_group(asked.host),
             "as_of": now,
         }
 

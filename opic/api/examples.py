@@ -58,6 +58,7 @@ _standing: Example = {
     **{"state": "read", "host": "a.example", "next": True, "why_not": [], "held_back": [], "place": 1},
     **{"lease_until": None, "waits_until": None, "revisit_at": None, "revisit_seconds": 3_600.0},
     **{"not_before": None, "priority": 1.0, "refused": None},
+    **{"host_address": "192.0.2.1", "host_group": "192.0.2.1"},
     **{"host_free_at": None, "host_delay_seconds": 1.0, "host_in_flight": 0, "host_in_flight_max": None},
     **{"failures": 0, "failed_fetches": 0, "max_failures": 8, "order": "exact", "rules": []},
 }
@@ -107,6 +108,8 @@ ANSWERS: Final[dict[str, Example]] = {
     "Politeness": {
         **{"host_delay_seconds": 1.0, "host_in_flight": None, "revisit_seconds": 3_600.0, "as_of": NOW},
         "hosts": {"a.example": {"delay_seconds": 10.0, "in_flight": 1, "revisit_seconds": None}},
+        "politeness_by": "address",
+        "host_group": {"host": "a.example", "address": "192.0.2.1", "group": "192.0.2.1", "rests_seconds": 0.4},
     },
     "Coverage": {
         **{"coverage": 0.62, "fetched_pages": 3, "links_unknown": 0, "trusted_pages": 1, "damping": 0.85},

@@ -70,7 +70,8 @@ OUTCOMES: Final = {
     Outcome.DEAD: "dead_letters",
 }
 
-Census = tuple[Mapping[tuple[str, str], int], float]  # By class and kind; the age of what was counted, in seconds.
+# By class and kind; groups of hosts, pages that they hold back; the age of what was counted, in seconds.
+Census = tuple[Mapping[tuple[str, str], int], tuple[int, int], float]
 
 
 class Metrics:
@@ -252,7 +253,8 @@ class _Collector(Collector):
             yield Gauge("opic_audit_age_seconds", "Time since the last audit began.", age)
 
     def _take_census(self) -> Census:
-        return self.backend.frontier.census(), max(time.time() - self.backend.snapshots.fresh().as_of, 0.0)
+        frontier, age = self.backend.frontier, max(time.time() - self.backend.snapshots.fresh().as_of, 0.0)
+        return frontier.census(), frontier.group_counts(), age
 
     def _ends(self) -> Positions:
         return self.backend.log.ends()
@@ -294,6 +296,8 @@ class _Seen:
     leases: int
     page_waits: int
     host_waits: int
+    group_waits: int
+    addresses: int  # Hosts that have one.
     keys: int  # Idempotency-Keys remembered.
     backup_at: float  # Unix seconds; 0 if there is none.
     policy: str  # The default one,
@@ -314,12 +318,15 @@ class _Seen:
             [["ZCOUNT", shard_keys.leases, f"({now * MILLION:.6f}", "+inf"] for shard_keys in keys],
             [["ZCOUNT", shard_keys.waits, f"({now:.6f}", "+inf"] for shard_keys in keys],
             [["ZCOUNT", shard_keys.hosts, f"({now:.6f}", "+inf"] for shard_keys in keys],
+            [["ZCOUNT", shard_keys.group_times, f"({now:.6f}", "+inf"] for shard_keys in keys],
+            [["HLEN", shard_keys.addresses] for shard_keys in keys],
             [["HMGET", shard_keys.link_segments, *LIST_FIELDS] for shard_keys in keys],
         )
         last = [["ZCOUNT", keys[0].call_ends, f"({now * MILLION:.0f}", "+inf"], ["HGET", keys[0].meta, "backup_at"]]
         *answers, remembered, backup_at = crawl.ask([*chain(*questions), *last])
         shards = len(keys)
-        stored, tallied, leases, waits, hosts, links = (answers[n * shards :][:shards] for n in range(len(questions)))
+        stored, tallied, *counted, links = (answers[n * shards :][:shards] for n in range(len(questions)))
+        page_leases, page_waits, host_waits, group_waits, addresses = (sum(map(int, counts)) for counts in counted)
         parts = list(map(books_of, stored))
         books = Books.merged(parts, crawl.rules)
         policy, bound = backend.query.default_bound(parts, books)
@@ -330,9 +337,11 @@ class _Seen:
             lag,
             crawl.waiting(),
             Tallied.of(tallied),
-            sum(map(int, leases)),
-            sum(map(int, waits)),
-            sum(map(int, hosts)),
+            page_leases,
+            page_waits,
+            host_waits,
+            group_waits,
+            addresses,
             int(remembered),
             float(backup_at or 0),
             policy,
@@ -466,9 +475,15 @@ def _of_frontier(seen: _Seen, census: tuple[Census, float] | None) -> Iterator[M
     yield Gauge("opic_leases", "Pages leased to crawlers.", seen.leases)
     yield Gauge("opic_page_waits", "Pages in back-off after a failed fetch or an expired lease.", seen.page_waits)
     yield Gauge("opic_host_waits", "Hosts whose delay between two pages has not passed.", seen.host_waits)
+    about = "Politeness groups of hosts whose delay between two pages has not passed."
+    yield Gauge("opic_group_waits", about, seen.group_waits)
+    yield Gauge("opic_host_addresses", "Hosts whose address an event has reported.", seen.addresses)
     if census is None:
         return
-    (counted, state_age), age = census
+    (counted, (groups, grouped), state_age), age = census
+    yield Gauge("opic_host_groups", "Politeness groups: what shares the delay of its hosts.", groups)
+    about = "Pages that nothing holds back but the delay of their hosts' group."
+    yield Gauge("opic_group_delay_pages", about, grouped)
     pages = Gauge("opic_frontier_pages", "All pages, by class and kind.", labels=["class", "kind"])
     for labels, number in counted.items():
         pages.add_metric(list(labels), number)

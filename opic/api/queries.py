@@ -55,6 +55,12 @@ class CrawlToRemove(Given, frozen=True):
     confirm: Annotated[str, about("The name of the crawl, as in the path.", examples=["news"])]
 
 
+class OfHost(Given, frozen=True):
+    """A call that may be about one host."""
+
+    host: Annotated[SomeHost | None, about("A host, as in the URLs of its pages.", examples=["a.example"])] = None
+
+
 class FieldError(ValueError):
     """The value of a field is invalid."""
 

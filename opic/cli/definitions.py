@@ -13,7 +13,7 @@ from opic.cli.output import print_fields, print_json, print_list, print_rows
 from opic.errors import BadInput
 
 # Beside the hosts, in the JSON of `opic politeness`.
-PRINTED_BESIDE: Final = ("host_delay_seconds", "host_in_flight", "revisit_seconds", "as_of")
+PRINTED_BESIDE: Final = ("host_delay_seconds", "host_in_flight", "revisit_seconds", "politeness_by", "as_of")
 
 classes_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 rules_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
@@ -179,10 +179,17 @@ def _print_rules(answer: dict[str, Any], as_json: bool) -> None:
 
 @politeness_app.callback()
 @choosing
-def politeness(context: typer.Context, *, chosen: ServiceChosen) -> None:
+def politeness(
+    context: typer.Context,
+    *,
+    host: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Show also its address, and the group that shares its delay.")
+    ] = None,
+    chosen: ServiceChosen,
+) -> None:
     """Show or set the delays and caps of individual hosts."""
     if not is_group(context, chosen):
-        _print_politeness(asked(chosen, "GET", "/v1/politeness"), chosen.as_json)
+        _print_politeness(asked(chosen, "GET", "/v1/politeness", {"host": host}), chosen.as_json)
 
 
 @politeness_app.command(name="set")
@@ -194,7 +201,7 @@ def set_politeness(file: File, *, chosen: ServiceChosen) -> None:
     prints it. A host has one or more of delay_seconds, in_flight (its pages leased at once; 0 is any number) and
     revisit_seconds (from a page's read to its next suggestion).
     """
-    body = _read(file, "a table [hosts] is", PRINTED_BESIDE)
+    body = _read(file, "a table [hosts] is", (*PRINTED_BESIDE, "host_group"))
     with asking(chosen) as ask:
         try:
             answer = ask("PUT", "/v1/politeness", body=body)
@@ -209,4 +216,4 @@ def _print_politeness(answer: dict[str, Any], as_json: bool) -> None:
         return
     names = ("delay_seconds", "in_flight", "revisit_seconds", "host")
     print_rows(names, [{**host, "host": name} for name, host in answer["hosts"].items()])
-    print_fields({name: answer[name] for name in PRINTED_BESIDE})
+    print_fields({name: answer[name] for name in PRINTED_BESIDE} | (answer["host_group"] or {}))

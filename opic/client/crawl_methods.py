@@ -299,9 +299,13 @@ class CrawlMethods:
         return calls.change("PATCH", "/v1/rules", answers.Rules, if_version, **body)
 
     @Method
-    def politeness(self) -> Call[answers.Politeness]:
-        """Return the default host delay and cap, and those set for individual hosts."""
-        return calls.get("/v1/politeness", answers.Politeness)
+    def politeness(self, *, host: str | None = None) -> Call[answers.Politeness]:
+        """Return the default host delay and cap, and those set for individual hosts.
+
+        Args:
+            host: whose address, and group of hosts that share its delay, are wanted too.
+        """
+        return calls.get("/v1/politeness", answers.Politeness, host=host)
 
     @Method
     def set_politeness(

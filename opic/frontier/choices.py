@@ -225,11 +225,20 @@ class Choices:
         return unfit
 
     def _fit_of(self, ration: Ration | None) -> Fit | None:
-        if ration is None:
+        groups, shards = self._hot.groups, len(self._crawl)
+        if ration is None and not groups:
             return None
-        ration.count_chosen(())  # A former choice may have been dropped.
-        shards = len(self._crawl)
-        return lambda of_shards, hosts: ration.fit(hosts * shards + of_shards)
+        groups.begin()
+        if ration is not None:
+            ration.count_chosen(())  # A former choice may have been dropped.
+
+        def fit(of_shards: Int64s, hosts: Int64s) -> Bools:
+            fits = np.ones(len(hosts), np.bool_) if ration is None else ration.fit(hosts * shards + of_shards)
+            if groups:
+                fits[fits] = groups.fit(self._hot.orders, of_shards[fits], hosts[fits])
+            return fits
+
+        return fit
 
     def priorities(self, picked: Picked) -> Float64s:
         """Return the priorities of pages."""

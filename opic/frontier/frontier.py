@@ -27,11 +27,12 @@ from opic.frontier.requests import (
     check_lease_seconds,
 )
 from opic.frontier.scheduler import FrontierScheduler, Peeked
-from opic.frontier.standing import PageStanding, place_in_order, state_of
+from opic.frontier.standing import PageStanding, place_in_order, read_group, state_of
 from opic.messages import sentences
 from opic.messages.frontier import (
     FrontierPage,
     FrontierPreview,
+    HostGroup,
     HostPoliteness,
     NextPages,
     Released,
@@ -46,7 +47,7 @@ from opic.query.fetch_order import FetchOrder
 from opic.query.kept_links import KeptLinks
 from opic.query.loaded_order import LoadedOrder
 from opic.replica import Crawl
-from opic.urls.canonical import URL_BYTES_MAX, canonical_host, canonical_url, host_of
+from opic.urls.canonical import URL_BYTES_MAX, canonical_host, canonical_url, host_of, shard_of
 
 
 class PagesToFetch(NamedTuple):
@@ -234,6 +235,8 @@ class Frontier:
             revisit_at=standing.revisit_at,
             revisit_seconds=standing.revisit_seconds,
             host_free_at=standing.host_free_at,
+            host_address=standing.group.address,
+            host_group=standing.group.name,
             host_delay_seconds=standing.delay,
             host_in_flight=standing.in_flight,
             host_in_flight_max=standing.cap or None,
@@ -269,6 +272,10 @@ class Frontier:
                 totals.update({(names.get(slot, OTHERS), kind): n for kind, n in zip(CENSUS_KINDS, row, strict=True)})
         return totals
 
+    def group_counts(self) -> tuple[int, int]:
+        """Count the politeness groups of hosts, and the pages that nothing but their rests holds back."""
+        return self.crawl.steadily(self._scheduler.group_counts)
+
     def given_up(self) -> Iterator[tuple[int, Int64s]]:
         """Yield each shard with its pages that are given up, and neither gone nor excluded."""
         for shard, replica in enumerate(self.crawl.replicas):
@@ -287,6 +294,18 @@ class Frontier:
     def host_politeness(self) -> dict[str, HostPoliteness]:
         """Return what an operator set for each host: delay, cap, revisit time; None where the default applies."""
         return read_host_politeness(self.crawl)
+
+    def host_group(self, host: str) -> HostGroup:
+        """Return the address of a host, and the politeness group that it belongs to.
+
+        Raises:
+            BadInput: `host` is not a host.
+        """
+        name = self._host(host)
+        keys = self.crawl.shards[shard_of(name, len(self.crawl))].keys
+        (address,) = self.crawl.ask([["HGET", keys.addresses, name]])
+        group = read_group(self.crawl, name, address, self.politeness.by)
+        return HostGroup(name, group.address, group.name, group.rests_seconds)
 
     def set_host_politeness(self, hosts: Mapping[str, HostPoliteness]) -> None:
         """Replace the delays, caps and revisit times of all hosts, for all endpoints.

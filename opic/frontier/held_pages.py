@@ -12,6 +12,7 @@ from opic.messages.frontier import HostPoliteness
 from opic.model.cash import MILLION
 from opic.replica import Crawl
 from opic.store.keys import of_call
+from opic.store.scan import read_hash
 
 LAST_MEMBERS: Final = 16  # Of a part, after any of which the next one may begin: some are removed meanwhile.
 AGAIN_MAX: Final = 20
@@ -29,6 +30,8 @@ class Held:
     hosts: tuple[list[str], Float64s]
     politeness: dict[str, HostPoliteness]  # Only hosts for which an operator set any.
     limits: dict[str, int]  # How many pages may be read of a host; only hosts that have a limit.
+    addresses: dict[str, str]  # Of hosts, as events reported them.
+    groups: tuple[list[str], Float64s]  # Politeness groups whose home the shard is, and when they are free.
 
 
 def read_held(crawl: Crawl, shards: Sequence[int]) -> list[Held]:
@@ -42,28 +45,34 @@ def read_held(crawl: Crawl, shards: Sequence[int]) -> list[Held]:
         for k in keys
         for command in (
             ["HGET", k.head, "lsn"], ["FCALL_RO", "opic_5_now", 1, k.leases],
-            ["HGETALL", k.polite], ["HGETALL", k.limits],
+            ["HGETALL", k.polite], ["HGETALL", k.limits], ["EXISTS", k.addresses],
         )
     ])  # fmt: skip
-    now = [us / MILLION for us in first[1::4]]
+    now = [us / MILLION for us in first[1::5]]
     parts = read_sets(crawl, [
         (name, least)
         for k, t in zip(keys, now, strict=True)
-        for name, least in ((k.leases, "-inf"), (k.waits, f"({t:.6f}"), (k.hosts, f"({t:.6f}"))
+        for name, least in (
+            (k.leases, "-inf"), (k.waits, f"({t:.6f}"), (k.hosts, f"({t:.6f}"), (k.group_times, f"({t:.6f}")
+        )
     ])  # fmt: skip
     held_of_shards = []
     for nth, t in enumerate(now):
-        lsn, _, rules, limits = first[4 * nth : 4 * nth + 4]
-        (leased, ends), (waiting, until), (names, free) = parts[3 * nth : 3 * nth + 3]
+        lsn, _, rules, limits, some_addresses = first[5 * nth : 5 * nth + 5]
+        (leased, ends), (waiting, until), *hosts_and_groups = parts[4 * nth : 4 * nth + 4]
+        hosts, groups = ((names.decode().split("\n") if names else [], free) for names, free in hosts_and_groups)
+        addresses = read_hash(crawl.client, keys[nth].addresses) if some_addresses else {}
         held_of_shards.append(
             Held(
                 int(lsn or 0),
                 t,
                 (ids_of(leased), ends / MILLION),
                 (ids_of(waiting), until),
-                (names.decode().split("\n") if names else [], free),
+                hosts,
                 {host.decode(): host_politeness_of(rule) for host, rule in rules.items()},
                 _limits(limits),
+                {host.decode(): address.decode() for host, address in addresses.items()},
+                groups,
             )
         )
     return held_of_shards

@@ -15,14 +15,16 @@ import numpy as np
 from opic.admission import Admission
 from opic.admission.verdicts import URLS_AT_ONCE
 from opic.arrays import Int64s
-from opic.frontier.held_pages import read_held
+from opic.frontier.group_claims import Ruling
+from opic.frontier.held_pages import Held, read_held
+from opic.frontier.host_groups import HostGroups
 from opic.frontier.hot_order import HotOrder
-from opic.frontier.hot_shard import HotShard
+from opic.frontier.hot_shard import HELD_SECONDS_MIN, HotShard
 from opic.frontier.page_counts import CENSUS_KINDS, CODES
-from opic.frontier.requests import FrontierTerms
+from opic.frontier.requests import BY_DOMAIN, FrontierTerms
 from opic.frontier.suspects import Suspects
 from opic.model.books import Books
-from opic.model.cash import CLASSES_MAX, Flag
+from opic.model.cash import CLASSES_MAX, MILLION, Flag
 from opic.replica import Crawl
 from opic.replica.changes import Change, ChangeId, Changes
 from opic.replica.effect import Effect
@@ -46,6 +48,7 @@ class HotCrawl:
         self.news = 0  # How often pages became free other than by the journal or their time.
         self._rules: object = None
         self.suspects = Suspects()
+        self.groups = HostGroups(crawl.replicas, terms.politeness.by)
         self._judged_shard, self._judged_next = 0, float("-inf")  # The shard judged last; time of the next batch.
         self._overdrawn = (float("-inf"), 0)
         self._changes = list[Changes]()
@@ -101,6 +104,7 @@ class HotCrawl:
         with self.locked():
             for shard in range(len(self.crawl)):
                 self._discard(shard)
+            self.groups = HostGroups(self.crawl.replicas, self.terms.politeness.by)
             self._begin_anew()
 
     def _discard(self, shard: int) -> None:
@@ -128,6 +132,7 @@ class HotCrawl:
                 self._discard(shard)
         if wanted := [shard for shard in range(len(self.crawl)) if (hot := self._current(shard)) is None or hot.lost]:
             self._read(wanted)
+        self._hear_groups()
 
     def is_current(self) -> bool:
         """Return whether there is an order for each replica as it was loaded last."""
@@ -141,15 +146,85 @@ class HotCrawl:
             with replica.lock:
                 if (hot := self._current(shard)) is None:
                     self._discard(shard)
-                    hot = self._shards[shard] = HotShard(replica, self.terms, self._admission)
+                    hot = self._shards[shard] = HotShard(replica, self.terms, self._admission, self.groups)
                     self._begin_anew()
                 hot.begin_load()
+                self.groups.clear(shard)
         self.crawl.begin_changes({shard: self._changes[shard] for shard in shards})
         read = read_held(self.crawl, shards)
         for shard, held_pages in zip(shards, read, strict=True):
             with self.crawl.replicas[shard].lock:
                 if (hot := self._current(shard)) is not None:  # Otherwise it is made anew before the next choice.
                     hot.load(held_pages)
+                    self.groups.note_addresses(shard, held_pages.addresses)
+                    self.groups.note_domains(shard)
+        self._load_groups(dict(zip(shards, read, strict=True)))
+
+    # Politeness groups.
+
+    def _load_groups(self, read: Mapping[int, Held]) -> None:
+        """Take in when the groups are free whose home is among these shards, and let their hosts rest."""
+        rests = dict[str, tuple[int, float]]()
+        for home, stored in read.items():
+            own = {name for name, politeness in stored.politeness.items() if politeness.delay_seconds == 0}
+            self.groups.undelay(home, frozenset(own))
+            names, free = stored.groups
+            rests |= {name: (home, until) for name, until in zip(names, free.tolist(), strict=True)}
+        self.rest_groups(rests, anew=True)
+
+    def _hear_groups(self) -> None:
+        """Take in what the changes that came since told of groups."""
+        rests = dict[str, tuple[int, float]]()
+        for shard, hot in enumerate(self._shards):
+            if hot is None or not (hot.group_changes or self.groups.by == BY_DOMAIN):
+                continue
+            with hot.replica.lock:
+                if not hot.is_current:  # It is made anew before the next choice.
+                    continue
+                told, hot.group_changes = hot.group_changes, []
+                if len(hosts := self.groups.note_domains(shard)):
+                    hot.rest_grouped(hosts)
+                for fields in told:
+                    terms = fields.get(b"a", b"").decode().split()
+                    pairs = zip(terms[::2], terms[1::2], strict=True)
+                    named = {host: "" if address == "-" else address for address, host in pairs}
+                    if len(hosts := self.groups.note_addresses(shard, named)):
+                        hot.rest_grouped(hosts)
+                    ends = fields.get(b"g", b"").decode().split()
+                    pairs = zip(ends[::2], ends[1::2], strict=True)
+                    rests |= {name: (shard, float(end) / MILLION) for end, name in pairs}
+        self.rest_groups(rests)
+
+    def rest_claimed(self, rulings: Mapping[int, Sequence[Ruling]]) -> None:
+        """Let groups rest as their homes said when they were claimed."""
+        self.rest_groups({
+            ruling.name: (home, max(ruling.until, ruling.now + HELD_SECONDS_MIN))
+            for home, by_home in rulings.items()
+            for ruling in by_home
+            if ruling.until
+        })  # fmt: skip
+
+    def rest_groups(self, rests: Mapping[str, tuple[int, float]], *, anew: bool = False) -> None:
+        """Let groups rest, given their homes and when they are free by the clocks there, in Unix seconds.
+
+        With `anew`, all groups that rest: some of their hosts are new.
+        """
+        resting = set[int]()
+        for name, (home, until) in rests.items():
+            hot = self._shards[home]
+            if hot is not None and (group := self.groups.number(name)) is not None:
+                self.groups.rest(group, hot.monotonic(until))
+                resting.add(group)
+        if anew:
+            resting.update(self.groups.resting())
+        if not resting:
+            return
+        for shard, hot in enumerate(self._shards):
+            if hot is None:
+                continue
+            with hot.replica.lock:
+                if hot.is_current and len(hosts := self.groups.hosts_in(shard, resting)):
+                    hot.rest_grouped(hosts)
 
     def _judge_more(self) -> None:
         if self._admission is None:
@@ -274,6 +349,16 @@ class HotCrawl:
                 hot.order.advance(hot.now())
                 counts += hot.order.counts.totals
         return counts.reshape(-1, 2)
+
+    def group_counts(self) -> tuple[int, int]:
+        """Count the politeness groups, and the free pages of hosts whose group rests."""
+        resting, pages = self.groups.resting(), 0
+        for shard, hot in enumerate(self.shards) if resting else ():
+            with hot.replica.lock:
+                hot.order.advance(hot.now())
+                hosts = self.groups.hosts_in(shard, resting)
+                pages += sum(hot.order.counts.free_pages(hosts, side) for side in (0, 1))
+        return len(self.groups), pages
 
     def live(self) -> int:
         """Count the live pages."""

@@ -13,9 +13,10 @@ from typing import Final
 import numpy as np
 
 from opic.admission import Admission
-from opic.arrays import Bools, Float64s, Int64s
+from opic.arrays import Bools, Float64s, Int64s, grown, values_at
 from opic.frontier import page_counts
 from opic.frontier.held_pages import Held
+from opic.frontier.host_groups import HostGroups
 from opic.frontier.host_limits import HostLimits
 from opic.frontier.hot_order import HotOrder
 from opic.frontier.lease_call import LeaseAnswer
@@ -30,6 +31,7 @@ from opic.replica.replica import Replica
 
 NOTHING: Final = ChangeId(0, 0)
 LEASES_ONLY: Final = {b"n", b"t", b"l"}  # The fields of a change that tells of leases alone, as most do.
+GROUPS_TOLD: Final = {b"a", b"g"}  # Those that tell of politeness groups.
 SET_BACK_SECONDS: Final = 60.0  # An answer may arrive late by less; if it is further behind, the clock was set back.
 HELD_SECONDS_MIN: Final = 0.01  # Minimum time before a refused page is requested again, even if clocks differ.
 TERMS_PAGES: Final = 1 << 20  # Pages whose revisit time is computed at once.
@@ -117,8 +119,17 @@ class ShardColumns:
 class HotShard:
     """The hot order of a replica, valid until the replica is reloaded."""
 
-    def __init__(self, replica: Replica, terms: FrontierTerms, admission: Admission | None = None) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        terms: FrontierTerms,
+        admission: Admission | None = None,
+        groups: HostGroups | None = None,
+    ) -> None:
         self.replica, self.loads = replica, replica.loads
+        self._groups, self.group_changes = groups, list[Fields]()  # Those of politeness groups that came since a look.
+        self._own_free = np.zeros(0)  # When hosts are free apart from what their groups say,
+        self._undelayed = np.zeros(0, np.int64)  # and those that an operator let have no delay.
         self.politeness = politeness = terms.politeness
         columns = ShardColumns(replica, politeness, admission)
         self.revisit, self.limits, self.silent = columns.revisit, columns.limits, columns.silent
@@ -149,6 +160,10 @@ class HotShard:
     def now(self) -> float:
         """Return the server's time, in Unix seconds."""
         return self._clock + time.monotonic()
+
+    def monotonic(self, seconds: float) -> float:
+        """Return when our monotonic clock shows what the server's shows then, in Unix seconds."""
+        return seconds - self._clock
 
     def hear_time(self, seconds: float) -> None:
         """Adjust the clock to a time reported by the server.
@@ -252,6 +267,8 @@ class HotShard:
     def _hear_others(self, fields: Fields, lsn: int) -> None:
         """Apply a change but for its leases."""
         self.lost |= b"r" in fields
+        if fields.keys() & GROUPS_TOLD:
+            self.group_changes.append(fields)
         if b"m" in fields:
             limit, host = fields[b"m"].decode().split(" ")
             self.order.changed(self.limits.change(host, int(limit)))
@@ -288,6 +305,7 @@ class HotShard:
     def begin_load(self) -> None:
         """Keep what comes from now on until `load`: what is read for it may be older."""
         self._loading, self.lost = True, False
+        self.group_changes.clear()
 
     def load(self, stored: Held) -> None:
         """Replace everything held by what was read in full from the store."""
@@ -308,12 +326,14 @@ class HotShard:
             if (number := self.replica.hosts.number(name)) is not None
         })  # fmt: skip
         self._single.clear()
+        self._undelayed = np.zeros(0, np.int64)
         for name, own in stored.politeness.items():
             delay = own.delay_seconds
             if delay is not None and (number := self.replica.hosts.number(name)) is not None:
                 self._single[number] = delay > 0
                 self.order.set_single(np.array([number]), single=delay > 0)
                 if not delay:
+                    self._undelayed = np.append(self._undelayed, number)
                     self._rest({number: 0.0})
         self._silent.clear()
         self._silence(self.silent.rests())
@@ -370,7 +390,31 @@ class HotShard:
 
     def _rest(self, until: dict[int, float]) -> None:
         if until:
-            self.order.rest(np.array(list(until), np.int64), np.array(list(until.values())))
+            self._rest_hosts(np.array(list(until), np.int64), np.array(list(until.values())))
+
+    def _rest_hosts(self, hosts: Int64s, until: Float64s) -> None:
+        """Block hosts until these times, and as long as their groups rest."""
+        if self._groups is not None:
+            if len(self._own_free) <= (last := int(hosts.max())):
+                self._own_free = grown(self._own_free, last + 1)
+            self._own_free[hosts] = until
+            if self._groups:
+                until = np.maximum(until, self._group_free(hosts))
+        self.order.rest(hosts, until)
+
+    def rest_grouped(self, hosts: Int64s) -> None:
+        """Block hosts as their groups, which have changed, and they themselves rest now."""
+        self.order.grow()
+        own, reserved = values_at(self._own_free, hosts, 0.0), self.order.host_free[hosts] == np.inf
+        self.order.rest(hosts, np.where(reserved, np.inf, np.maximum(own, self._group_free(hosts))))
+
+    def _group_free(self, hosts: Int64s) -> Float64s:
+        """Return when the groups of hosts are free; hosts without a delay need not wait for that."""
+        assert self._groups is not None
+        free = self._groups.rests(self.replica.shard, hosts) + self._clock
+        if len(self._undelayed):
+            free[np.isin(hosts, self._undelayed)] = -np.inf
+        return free
 
     def free(self, side: int) -> int:
         """Count the pages never read (side 0), or the others (1), that nothing but their hosts holds back."""

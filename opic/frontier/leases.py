@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from opic.errors import BadInput, SlotMoving, StoreUnavailable
@@ -21,6 +22,7 @@ RELEASES_A_CALL: Final = 1_000
 # Shard, page, end of the lease in microseconds, and a MAC, without which it names no lease.
 TOKEN: Final = re.compile(r"([0-9]{1,4})-([0-9]{1,15})-([0-9]{1,16})(?:-[0-9a-f]{20})?")
 MAC_BYTES: Final = 10
+_Written = tuple[str, int | str, float]  # A sorted set, a member of it, and its score.
 
 
 class Lease(NamedTuple):
@@ -126,7 +128,12 @@ def server_runs(crawl: Crawl) -> list[bytes]:
     return [shard.run_now() for shard in crawl.shards] if crawl.shards[0].durability.wanted else []
 
 
-def await_leases(crawl: Crawl, ends: Mapping[Lease, int], runs: Sequence[bytes]) -> None:
+def await_leases(
+    crawl: Crawl,
+    ends: Mapping[Lease, int],
+    runs: Sequence[bytes],
+    claimed: Mapping[int, Mapping[str, float]] = MappingProxyType({}),
+) -> None:
     """Wait until leases are durable, as accepted events are, so that no failover gives the pages to others.
 
     A slot of a cluster may have moved since the leases were granted, or a replica have taken over. The server that has
@@ -136,22 +143,26 @@ def await_leases(crawl: Crawl, ends: Mapping[Lease, int], runs: Sequence[bytes])
         crawl: the crawl.
         ends: the leases that were granted or renewed, and their ends in Unix microseconds.
         runs: what `server_runs` returned before that.
+        claimed: by home, the politeness groups that rest since then, and until when, in Unix seconds.
 
     Raises:
         StoreUnavailable: they are not durable in time, or a server restarted or was replaced and has lost them.
     """
     if not runs:
         return
-    by_shard: dict[int, dict[int, int]] = {}
+    by_shard: dict[int, list[_Written]] = {}
     for lease, until_us in ends.items():
         shard, page = lease.shard_page
-        by_shard.setdefault(shard, {})[page] = until_us
+        by_shard.setdefault(shard, []).append((crawl.shards[shard].keys.leases, page, until_us))
+    for home, rests in claimed.items():
+        key = crawl.shards[home].keys.group_times
+        by_shard.setdefault(home, []).extend((key, group, until) for group, until in rests.items())
     durable = set[bytes]()  # Runs of servers that were waited for: one wait is enough for all their shards.
     moving_until = time.monotonic() + MOVING_SECONDS
     while by_shard:
-        shard, until = next(iter(by_shard.items()))
+        shard, written = next(iter(by_shard.items()))
         try:
-            _await_shard(crawl.shards[shard], until, runs[shard], durable)
+            _await_shard(crawl.shards[shard], written, runs[shard], durable)
         except SlotMoving:
             if time.monotonic() > moving_until:
                 raise
@@ -160,12 +171,12 @@ def await_leases(crawl: Crawl, ends: Mapping[Lease, int], runs: Sequence[bytes])
             del by_shard[shard]
 
 
-def _await_shard(shard: Shard, until: Mapping[int, int], granted_in: bytes, durable: set[bytes]) -> None:
+def _await_shard(shard: Shard, written: Sequence[_Written], granted_in: bytes, durable: set[bytes]) -> None:
     with closing(shard.line()) as line:
         if line.run_id != granted_in:
-            line.send(*(["ZSCORE", shard.keys.leases, page] for page in until))
-            scores = line.answers(len(until))
-            if any(score is None or float(score) != end for score, end in zip(scores, until.values(), strict=True)):
+            line.send(*(["ZSCORE", key, member] for key, member, _ in written))
+            scores = line.answers(len(written))
+            if any(score is None or float(score) != end for score, (*_, end) in zip(scores, written, strict=True)):
                 raise StoreUnavailable(
                     f"shard {shard.number} is served by another run of the store than a moment ago, which lacks leases "
                     "that were just granted: call again"

@@ -29,6 +29,7 @@ NEED_YIELDS: Final = ("OR", "YR", "YRU", "LDU")
 BY_LINK_SCORE: Final = "LDU"
 MODES: Final = ("any", "discover", "refresh", "coverage")
 SHARE_BY_IMPORTANCE: Final = 0.5  # Of never-read pages in mode any where pages come by importance, if not set.
+BY_HOST, BY_DOMAIN, BY_ADDRESS = "host", "domain", "address"  # What shares the delay of hosts.
 LEASE_SECONDS_MAX: Final = 86_400.0
 DOMAINS_MAX: Final = 100  # Of one request.
 DOMAIN_BYTES: Final = 64 << 20
@@ -46,6 +47,7 @@ class PolitenessSettings:
     revisit_seconds: float = 0.0  # Minimum time from a page's read to its next suggestion; the service's is an hour.
     waits_max: int = WAITS_MAX  # Number of pages of each shard whose back-off and failures are remembered.
     max_failures: int = 0  # Failed fetches in a row after which a page is given up; 0 means never. The service's is 8.
+    by: str = BY_ADDRESS  # One of the above; see `opic.frontier.host_groups`.
 
     @property
     def patience(self) -> Patience:

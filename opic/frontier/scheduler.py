@@ -20,6 +20,7 @@ from opic.arrays import Int64s
 from opic.errors import StoreDamaged, StoreError, StoreUnavailable
 from opic.frontier.choices import Choices
 from opic.frontier.crawl_orders import READ, UNREAD, CrawlOrders
+from opic.frontier.group_claims import GroupClaims
 from opic.frontier.hot_crawl import HotCrawl
 from opic.frontier.hot_shard import HotShard
 from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
@@ -81,7 +82,8 @@ class FrontierScheduler:
         self.refusals = 0  # and all calls together.
         self._rationed = False  # Whether the last choice skipped pages because of the quota of their host or site.
         self._discoveries = 0.0  # Fraction of a never-read page carried over from rounding the share.
-        self._given: list[Lease] = []  # Leases granted but not returned to a caller yet.
+        self._given: list[Lease] = []  # Leases granted but not returned to a caller yet,
+        self._claimed = dict[int, dict[str, float]]()  # and the rests of groups that begin with them, by home.
 
     def forget(self) -> None:
         """Drop the hot orders. They are a cache, and are rebuilt from the replicas and the store."""
@@ -124,6 +126,12 @@ class FrontierScheduler:
             self.hot.prepare()
             return self.hot.census()
 
+    def group_counts(self) -> tuple[int, int]:
+        """Count the politeness groups, and the pages that they hold back; see `HotCrawl.group_counts`."""
+        with self._locked():
+            self.hot.prepare()
+            return self.hot.group_counts()
+
     @contextmanager
     def _locked(self) -> Iterator[None]:
         with self._lock:
@@ -138,7 +146,7 @@ class FrontierScheduler:
     def serve(self, requests: Sequence[PagesRequest]) -> list[NextPages]:
         """Lease pages for each request, as if they had come one after the other; see `Frontier.next`."""
         orders, runs = self._orders.orders_for(requests), server_runs(self.crawl)
-        given: list[Lease] = []
+        given, claimed = list[Lease](), dict[int, dict[str, float]]()
         with self._locked():
             self.choices.use(orders)
             answers = list[NextPages]()
@@ -150,9 +158,10 @@ class FrontierScheduler:
                     end += 1
                 answers += self._serve_steadily(requests[start:end])
                 given += self._given
+                claimed |= self._claimed
                 start = end
         try:
-            await_leases(self.crawl, {lease: lease.until_us for lease in given}, runs)
+            await_leases(self.crawl, {lease: lease.until_us for lease in given}, runs, claimed)
         except StoreError:
             try:  # No crawler received them, and a lease that expires counts as a failed fetch.
                 self.release(given)
@@ -165,6 +174,7 @@ class FrontierScheduler:
         """Serve requests from one history: start over if a replica was reloaded in the meantime."""
         for _ in range(LOOKS_MAX):
             self._given.clear()
+            self._claimed.clear()
             try:
                 return self._serve(requests)
             except Outdated:
@@ -312,6 +322,7 @@ class FrontierScheduler:
             with hot.replica.lock:
                 if hot.is_current:
                     hot.order.reserve(mine.ids, mine.hosts)
+                    self.hot.groups.reserve(shard, mine.hosts.tolist())
 
     def _ask(self, calls: Sequence[ShardCall], loads: Sequence[int]) -> None:
         """Lease the chosen pages in the store.
@@ -342,7 +353,8 @@ class FrontierScheduler:
                 if not hot.is_current:
                     continue
                 hot.record_answer(call.ids, call.hosts, answer, self.hot.heard(call.shard))
-        self._grant(calls, self._without_early(calls, answers, called))
+        self._grant(calls, self._without_resting(calls, self._without_early(calls, answers, called)))
+        self.hot.groups.answered()
 
     def _without_early(
         self, calls: Sequence[ShardCall], answers: Sequence[LeaseAnswer], called: float
@@ -371,6 +383,21 @@ class FrontierScheduler:
             ]
             kept.append(replace(answer, granted=[page for page, soon in pages if not soon]))
         release_leases(self.crawl, early_leases)
+        return kept
+
+    def _without_resting(self, calls: Sequence[ShardCall], answers: Sequence[LeaseAnswer]) -> list[LeaseAnswer]:
+        """Give back the leases of pages whose politeness group rests, as its home says; return the other answers."""
+        claims = GroupClaims(self.hot.groups, calls, answers)
+        if not claims:
+            return list(answers)
+        rulings = claims.rulings(self.crawl.ask(claims.commands([shard.keys for shard in self.crawl.shards])))
+        kept, refused = claims.kept(rulings)
+        release_leases(self.crawl, refused)
+        self.refusals += len(refused)
+        self.hot.rest_claimed(rulings)
+        for home, by_home in rulings.items():
+            rests = {ruling.name: ruling.until for ruling in by_home if ruling.granted and ruling.until}
+            self._claimed.setdefault(home, {}).update(rests)
         return kept
 
     def _grant(self, calls: Sequence[ShardCall], answers: Sequence[LeaseAnswer]) -> None:

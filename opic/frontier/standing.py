@@ -11,6 +11,7 @@ from opic.admission import SCOPE, Admission
 from opic.arrays import Bools, Int64s
 from opic.frontier.crawl_orders import ByColumn, RankedOrder
 from opic.frontier.held_pages import host_politeness_of, ids_of, read_sets
+from opic.frontier.host_groups import group_of
 from opic.frontier.hot_shard import ShardColumns
 from opic.frontier.page_counts import codes_of
 from opic.frontier.page_keys import NOWHERE, STRATEGIES, keys_of
@@ -24,7 +25,7 @@ from opic.model.page_notes import GIVEN_UP
 from opic.replica import Crawl, Replica
 from opic.replica.crawl import Place, Rows
 from opic.store.refusals import field_of, read_refusal
-from opic.urls.canonical import host_of
+from opic.urls.canonical import host_of, shard_of
 
 SAME_SECONDS: Final = 0.001  # The store keeps these times in microseconds, as text.
 
@@ -62,6 +63,7 @@ class PageStanding:
     waits_until: float | None  # End of the back-off after failed fetches or leases that expired without an event.
     failures: int
     host_free_at: float | None
+    group: "GroupRest"  # Of its host.
     delay: float  # The delay in effect for its host, in seconds.
     cap: int
     in_flight: int  # Number of leased pages of its host.
@@ -88,31 +90,31 @@ class PageStanding:
         """Read the state of a page, given its canonical URL and its row. Reads all active leases of the shard."""
         host, (shard, number) = host_of(url), shard_page
         keys, replica, page = crawl.shards[shard].keys, crawl.replicas[shard], str(number)
-        time_us, lease, waits, failed, host_free, refusal, polite, asked_for, blocked, limit = crawl.ask([
+        time_us, lease, waits, failed, host_free, refusal, address, polite, asked_for, blocked, limit = crawl.ask([
             ["FCALL_RO", "opic_5_now", 1, keys.leases],
             ["ZSCORE", keys.leases, page], ["ZSCORE", keys.waits, page],
             ["HGET", keys.fails, page], ["ZSCORE", keys.hosts, host],
-            ["HGET", keys.refusals, field_of(number)],
+            ["HGET", keys.refusals, field_of(number)], ["HGET", keys.addresses, host],
             *(["HGET", key, host] for key in (keys.polite, keys.crawl_delays, keys.blocks, keys.limits)),
         ])  # fmt: skip
         now, refused = time_us / MILLION, read_refusal(refusal, number)
         holds = _Holds.of(now, lease, waits, int(failed or 0), politeness.retry_seconds)
         own = host_politeness_of(polite) if polite else HostPoliteness()
-        default = max(politeness.host_delay_seconds, float(asked_for or 0))
-        delay = default if own.delay_seconds is None else own.delay_seconds
-        ((leased, _),) = read_sets(crawl, [(keys.leases, f"({time_us}")])
-        ids = np.array([number])
+        delay = _delay_of(own, politeness, float(asked_for or 0))
+        ((leased, _),), ids = read_sets(crawl, [(keys.leases, f"({time_us}")]), np.array([number])
         with replica.lock:
             columns = _columns_of(host, own, limit, ShardColumns(replica, politeness, admission))
             given_up = columns.given_up(ids)
         revisit_at, revisit_seconds, failed_fetches, not_before, priority = _terms_of(replica, columns.revisit, ids)
-        silence = _silence_of(replica, host, politeness)
+        silence, group = _silence_of(replica, host, politeness), read_group(crawl, host, address, politeness.by)
+        own_free = max(float(host_free or 0) if delay else 0.0, float(blocked or 0), silence.until)
         return cls(
             now=now,
             lease_until=_later(holds.lease_until, now),
             waits_until=None if given_up is not None and given_up[0] else _later(holds.waits_until, now),
             failures=holds.failures,
-            host_free_at=_later(max(float(host_free or 0) if delay else 0.0, float(blocked or 0), silence.until), now),
+            host_free_at=_later(max(own_free, now + group.rests_seconds if delay else 0.0), now),
+            group=group,
             delay=delay,
             cap=politeness.host_in_flight if own.in_flight is None else own.in_flight,
             in_flight=_count_of(replica, host, ids_of(leased)),
@@ -131,6 +133,11 @@ class PageStanding:
             columns=columns,
             page=ids,
         )
+
+    @property
+    def group_delays(self) -> bool:
+        """Whether its host waits for its group."""
+        return self.host_free_at == self.now + self.group.rests_seconds
 
     @property
     def was_read(self) -> bool:
@@ -181,6 +188,11 @@ class PageStanding:
         return until is not None and bool(until[0] > self.now)
 
 
+def _delay_of(own: HostPoliteness, politeness: PolitenessSettings, asked_for: float) -> float:
+    """Return the delay of a host, in seconds, given what an operator and its robots.txt say."""
+    return max(politeness.host_delay_seconds, asked_for) if own.delay_seconds is None else own.delay_seconds
+
+
 def _columns_of(host: str, own: HostPoliteness, limit: bytes | None, columns: ShardColumns) -> ShardColumns:
     """Return columns that know what an operator and a client set for a host."""
     if own.revisit_seconds is not None:
@@ -198,6 +210,28 @@ def _terms_of(replica: Replica, revisit: RevisitTerms, ids: Int64s) -> tuple[flo
         )
         (failed,), (not_before_us,), (priority,) = (part.tolist() for part in replica.offers.columns_of(ids))
     return due, seconds, failed, not_before_us / MILLION, priority
+
+
+class GroupRest(NamedTuple):
+    """The politeness group of a host, and for how long it rests."""
+
+    address: str | None  # Of the host, as crawlers reported it last.
+    name: str | None
+    rests_seconds: float
+
+
+def read_group(crawl: Crawl, host: str, address: bytes | None, by: str) -> GroupRest:
+    """Read how long the group of a host rests, from its home."""
+    text = None if address is None else address.decode()
+    name, rests = group_of(host, text, by), 0.0
+    if name is not None:
+        keys = crawl.shards[shard_of(name, len(crawl))].keys
+        time_us, free, own = crawl.ask([
+            ["FCALL_RO", "opic_5_now", 1, keys.leases], ["ZSCORE", keys.group_times, name], ["HGET", keys.polite, name],
+        ])  # fmt: skip
+        if free is not None and (own is None or host_politeness_of(own).delay_seconds != 0):
+            rests = max(float(free) - time_us / MILLION, 0.0)
+    return GroupRest(text, name, rests)
 
 
 class HostSilence(NamedTuple):

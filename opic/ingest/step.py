@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgpack
+import numpy as np
 
 from opic.model.books import BOOK_FIELDS, BY_CLASS, Books, numbers_of
 from opic.model.cash import DAY_US, MILLION
@@ -16,6 +17,7 @@ from opic.store.commands import flat
 from opic.store.keys import of_call
 from opic.store.known_since import KnownSinceNotes
 from opic.store.shard import Shard
+from opic.urls.canonical import host_of
 
 FORGET_US: Final = 2 * DAY_US  # A call is recognised as a repeat for a day; record time may go back by another day.
 
@@ -84,7 +86,7 @@ class StepCalls:
         record = effect.pack()
         advances = [text for name, end in batch.offsets.items() for text in (name, str(offsets[name]), str(end))]
         outboxes = [part for to, sent in batch.outboxes.items() for part in (str(to), str(sent[0]), *sent[1:])]
-        (senders, asked), forgotten = _fetches(batch), effect.forgotten.tolist()
+        (senders, asked, addresses), forgotten = _fetches(batch), effect.forgotten.tolist()
         since = self.known_since.entries(
             effect.books.time_us // MILLION, effect.first_page if len(effect.fingerprints) else None, effect.again
         )
@@ -103,9 +105,10 @@ class StepCalls:
             "forgotten": forgotten,
             "again": flat(effect.again),
             "since": since,
+            "addresses": addresses,
         }
         names = {keys.head, keys.journal, keys.books, keys.offsets, keys.dead, keys.leases, keys.waits, keys.fails}
-        names |= {keys.changes, keys.sent, keys.seen, keys.page_meta, keys.metrics, keys.urls}
+        names |= {keys.changes, keys.sent, keys.seen, keys.page_meta, keys.metrics, keys.urls, keys.addresses}
         names |= {*map(keys.outbox, batch.outboxes), *([keys.known_since] if since else [])}
         names |= set(keys.of_pages()) if forgotten else {keys.holders} if senders else set()
         packed = msgpack.packb(blob, use_bin_type=False)
@@ -125,19 +128,31 @@ def _changed(before: Books, after: Books) -> list[str]:
     return totals
 
 
-def _fetches(batch: Batch) -> tuple[list[int | bytes], list[float]]:
-    """Return who fetched, and the waits that failed fetches ask for.
+def _fetches(batch: Batch) -> tuple[list[int | bytes], list[float], list[str]]:
+    """Return who fetched, the waits that failed fetches ask for, and addresses of hosts.
 
     For each fetch when it was made, or reported if earlier, and a digest of its crawler's name; then the number of each
-    failed fetch, from 1, that asks for a wait, and the seconds.
+    failed fetch, from 1, that asks for a wait, and the seconds; then each host of which an event reports an address or
+    whose last page is forgotten, with the last address, or "".
     """
-    senders, asked = list[int | bytes](), list[float]()
+    senders, asked, addresses = list[int | bytes](), list[float](), _hosts_forgotten(batch)
     for item, event, repeat in zip(batch.items, batch.events, batch.repeats, strict=True):
         if event.url and not repeat:
             senders += (min(event.at_us, item.record.time_us), event.crawler)
             if event.retry_after is not None and event.failed:
                 asked += (len(senders) // 2, event.retry_after)
-    return senders, asked
+            if event.address:
+                addresses[host_of(event.url)] = event.address
+    return senders, asked, flat(addresses)
+
+
+def _hosts_forgotten(batch: Batch) -> dict[str, str]:
+    """Return the hosts whose last page is forgotten, with ""; a record that forgets pages has no other events."""
+    gone, replica = batch.effect.forgotten, batch.replica
+    if not len(gone):
+        return {}
+    left = batch.context.host_pages.counts() - np.bincount(replica.host[gone], minlength=len(replica.hosts))
+    return {replica.hosts.names[host]: "" for host in np.unique(replica.host[gone]).tolist() if not left[host]}
 
 
 def _refused(batch: Batch) -> list[tuple[str, str]]:

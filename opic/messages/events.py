@@ -48,6 +48,13 @@ class Event(Struct, omit_defaults=True):
     ] = None
     not_before: Annotated[float | str | None, about(NOT_BEFORE)] = None
     priority: Annotated[float | None, about(PRIORITY)] = None
+    addresses: Annotated[
+        OrNull[list[str]],
+        about(
+            "IP addresses of the host, IPv4 or IPv6, at most 16; first the one that was asked. The host is known by it "
+            "until an event names another: hosts of one address share its delay (OPIC_POLITENESS_BY)."
+        ),
+    ] = []
 
     def __post_init__(self) -> None:
         if self.links is None:
@@ -60,6 +67,8 @@ class Event(Struct, omit_defaults=True):
             self.tags = []
         if self.give_up is None:
             self.give_up = False
+        if self.addresses is None:
+            self.addresses = []
 
 
 class Rejected(Struct, frozen=True):

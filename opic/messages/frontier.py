@@ -1,11 +1,11 @@
 """Messages of the calls about the pages to fetch: suggestions, leases, politeness, coverage."""
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from msgspec import Meta, Struct, defstruct
 
 from opic.messages.hindrances import words
-from opic.messages.terms import AsOf, Share, about
+from opic.messages.terms import AsOf, Share, about, always
 
 REVISIT_SECONDS_MAX: Final = 31_536_000  # A year.
 DELAY_SECONDS_MAX: Final = 86_400
@@ -131,6 +131,17 @@ class HostPoliteness(Struct, frozen=True):
     ] = None
 
 
+class HostGroup(Struct, frozen=True):
+    """The politeness group of a host: hosts that share its delay."""
+
+    host: str
+    address: Annotated[str | None, about("Its address, as an event reported it last; null if none did.")]
+    group: Annotated[
+        str | None, about("An address, in brackets if it is IPv6, or a registered domain; null if the host is alone.")
+    ]
+    rests_seconds: Annotated[float, about("For how long the group rests.")]
+
+
 class Politeness(Struct, frozen=True):
     """The default and the individual politeness settings of hosts."""
 
@@ -142,6 +153,12 @@ class Politeness(Struct, frozen=True):
         about("Individual settings by host; null means that the default setting applies."),
     ]
     as_of: AsOf
+    politeness_by: Annotated[
+        Literal["host", "domain", "address"], always("Whose hosts share one delay: OPIC_POLITENESS_BY.")
+    ] = "host"
+    host_group: Annotated[
+        HostGroup | None, always("What shares the delay of the host that was asked for; null if none was.", null=True)
+    ] = None
 
 
 class Coverage(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -65,6 +65,8 @@ def _given_up(page: Any) -> str:
 
 def _host_rests(page: Any) -> str:
     why = f"did not answer {page.silence.times} times in a row, and rests" if page.silence.until else "is delayed"
+    if page.group_delays:
+        why = f"is delayed with all hosts of {page.group.name}"
     return f"its host {page.host} {why} for another {page.host_free_at - page.now:.1f} s"
 
 

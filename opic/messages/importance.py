@@ -278,7 +278,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     refused: Annotated[str | None, about("Why the event of its lease was refused.")]
     revisit_at: Annotated[float | None, about("End of the revisit time, in Unix seconds.")]
     revisit_seconds: Annotated[float, about("The revisit time in effect.")]
-    host_free_at: Annotated[float | None, about("End of the host's delay, in Unix seconds.")]
+    host_free_at: Annotated[float | None, about("End of the host's delay, or of its group's, in Unix seconds.")]
     host_delay_seconds: Annotated[float, about("The delay in effect for the host.")]
     host_in_flight: Annotated[int, about("Number of leased pages of the host.")]
     host_in_flight_max: Annotated[int | None, about("The cap on that; null if there is none.")]
@@ -287,6 +287,11 @@ class Standing(Struct, frozen=True, kw_only=True):
     order: Annotated[str, about("What orders suggestions; as in the answer to /v1/frontier.")]
     next: Annotated[bool, about("Whether nothing keeps the page from being handed out.")]
     why_not: Annotated[list[str], about("What does, in sentences.")]
+    host_address: Annotated[str | None, always("The host's address, as reported last.", null=True)] = None
+    host_group: Annotated[
+        str | None,
+        always("What shares the host's delay: an address, or a registered domain; see OPIC_POLITENESS_BY.", null=True),
+    ] = None
 
 
 class Giver(Struct, frozen=True):

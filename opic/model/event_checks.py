@@ -45,11 +45,12 @@ from opic.model.page_notes import check_priority, nearness_of, noted_status, pac
 from opic.model.rounds import RoundCount
 from opic.model.transfer import Transfer, is_own
 from opic.model.trust import check_trust
-from opic.urls.canonical import is_serialized, shown
+from opic.urls.canonical import canonical_address, is_serialized, shown
 
 LINKS_SEEN_MAX: Final = 200_000  # Strings in `links` that are looked at, fragments and all; it takes a second at most.
 STATUS_MAX: Final = 999
 TAGS_MAX = 1_000
+ADDRESSES_MAX: Final = 16
 RETRY_AFTER_SECONDS_MAX: Final = 365 * 86_400.0
 TIME_AHEAD_MAX_US = DAY_US  # Clocks of crawlers are wrong, but not by more than time zones.
 
@@ -149,8 +150,19 @@ def check_event(event: CrawlEvent, now_us: int, limits: EventLimits) -> CheckedE
         outcome, url, links, at_us, tags=event.tags or (), links_left_out=left_out, nearness=nearness, meta=meta,
         give_up=event.give_up, retry_after=event.retry_after, not_before_us=held_us, priority=priority,
         crawler=crawler_digest(event.crawler), status=noted_status(event.status, read=outcome is Outcome.READ),
-        name=name,
+        name=name, address=_first_address(event.addresses) if event.addresses else "",
     )  # fmt: skip
+
+
+def _first_address(addresses: Sequence[str]) -> str:
+    """Return the first of a host's addresses, canonical, if all are such."""
+    if len(addresses) > ADDRESSES_MAX:
+        raise BadEvent(f"{len(addresses):,} addresses is over the limit of {ADDRESSES_MAX}")
+    try:
+        first, *_ = map(canonical_address, addresses)
+    except BadInput as error:
+        raise BadEvent(f"addresses: {error}") from None
+    return first
 
 
 def _redirected(target: str, page: str, name: str, limits: EventLimits) -> tuple[Outcome, str]:

@@ -190,6 +190,7 @@ class CheckedEvent:
     status: int | None = None  # Of a crawl event, as `opic.model.page_notes.noted_status` keeps it.
     # Of the page, under which it answered; "" if that is its URL. None if it did not answer, or there are no rules.
     name: str | None = None
+    address: str = ""  # Of the page's host, canonical; "" if none is reported.
     value: bytes | None = None  # Of a dead letter, where the record has others; None: the record's.
 
     @property

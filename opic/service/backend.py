@@ -107,6 +107,7 @@ class Backend:
         politeness = PolitenessSettings(
             settings.host_delay_seconds, settings.retry_seconds, settings.lease_seconds, settings.host_in_flight,
             settings.revisit_seconds, waits_max(settings.retry_bytes, len(self.crawl)), settings.max_failures,
+            settings.politeness_by,
         )  # fmt: skip
         self.worth = FetchOrder(self.flows, settings.seed_share, settings.bound)
         self.by_loaded = LoadedOrder(self.snapshots) if settings.policy == LOADED else None

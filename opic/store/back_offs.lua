@@ -20,6 +20,8 @@ local TOLD_MAX = 2000
 --   w  back-offs: end (s), page; ..
 --   f  pages whose leases were released
 --   m  limit of a host: pages, host
+--   a  addresses of hosts: address ('-' for none), host; ..
+--   g  rests of politeness groups: end (us), group; ..
 --   r  what hosts may do has changed otherwise: everything is to be read again
 -- An endpoint that finds the last entry that it has read gone reads everything again. Returns the entry's id.
 local function tell(keys, now, lsn, ...)
@@ -220,6 +222,19 @@ end_leases = function(keys, fetches, senders, retry, waits_max, asked, lsn)
   if #failed_ids + #late_ids > 0 then
     tell(keys, now, lsn, 'w', scores_text(keys.waits, failed_ids, ' '), 'l', scores_text(keys.leases, late_ids, ' 0 '))
   end
+end
+
+-- Note the addresses of hosts {host, address, ..}, '' for none any more. Most are as before: crawlers repeat them.
+note_addresses = function(keys, addresses, lsn)
+  local told = {}
+  for i = 1, #addresses, 2 do
+    local host, address = addresses[i], addresses[i + 1]
+    if (redis.call('HGET', keys.addresses, host) or '') ~= address then
+      if address == '' then redis.call('HDEL', keys.addresses, host) else redis.call('HSET', keys.addresses, host, address) end
+      told[#told + 1] = (address == '' and '-' or address) .. ' ' .. host
+    end
+  end
+  if #told > 0 then tell(keys, now_us(), lsn, 'a', table.concat(told, ' ')) end
 end
 
 -- End expired leases, up to 1,000 per call; each counts as a failed fetch. Returns the back-offs {end, id, ..}.

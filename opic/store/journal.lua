@@ -11,7 +11,7 @@
 
 local VALUES_MAX = 7000    -- unpack() takes fewer than 8,000.
 local BALANCE = 9007199254740992  -- 2^53
-local end_leases, end_waits, in_chunks  -- See leases.lua.
+local end_leases, end_waits, in_chunks, note_addresses  -- See back_offs.lua.
 
 local function whole(n, least, most)
   return type(n) == 'number' and n == math.floor(n) and n >= least and n < most
@@ -79,7 +79,7 @@ end
 
 -- opic_5_step: append the effect of a batch of events to the journal, exactly once and atomically.
 --   KEYS head journal books offsets dead leases waits fails changes sent seen pagemeta metrics urls, outboxes ..; since if it
---     gets entries; holders if there are senders; all keys of pages if pages are forgotten
+--     gets entries; holders if there are senders; addresses; all keys of pages if pages are forgotten
 --   ARGV expected-lsn expected-digest new-lsn new-digest record retry-seconds blob most-pages-in-waits letter-bytes-max
 --     meta-bytes-max
 --   blob: a map of the lists in SHAPES, and `forget`, the time before which calls are forgotten; `since`, a string
@@ -114,6 +114,7 @@ local SHAPES = {
   asked = {number, number},             -- number of a failed fetch that asks for a wait, seconds
   revived = {page},                     -- pages whose back-offs end after that
   forgotten = {page},                   -- pages to forget
+  addresses = {text, text},             -- host, the address that was reported of it, '' to forget the one before
   again = {page, text},                 -- id and URL of a page that was forgotten and is known again
 }
 
@@ -171,6 +172,7 @@ local function check_step(keys, args, blob)
   local hold = own(blob.advances) and held(keys.offsets)
   if hold then return {'PAUSED', hold} end
   if not keys.changes or #blob.forgotten > 0 and not all_of_pages(keys) or #blob.since > 0 and not keys.since
+    or #blob.addresses > 0 and not keys.addresses
     or (keys.holders or #blob.senders > 0) and (not keys.holders or #blob.senders ~= #blob.fetches / 3 * 2) then
     return redis.error_reply('OPICARGS keys do not match blob')
   end
@@ -198,6 +200,7 @@ local function step(keys, args)
   local other = moved(keys.head, args[1], args[2])
   if other then return other[2] == args[3] and other[3] == args[4] and {'OK'} or other end
   local blob = cmsgpack.unpack(args[7])
+  blob.addresses = blob.addresses or {}  -- A worker of an earlier release passes none.
   local refusal = check_step(keys, args, blob)
   if refusal then return refusal end
 
@@ -207,6 +210,7 @@ local function step(keys, args)
   redis.call('HSET', keys.books, unpack(blob.totals))
   end_leases(keys, blob.fetches, blob.senders, tonumber(args[6]), tonumber(args[8]), blob.asked, args[3])
   end_waits(keys, blob.revived)
+  note_addresses(keys, blob.addresses, args[3])
   keep_letters(keys, blob.letters, tonumber(args[9]))
   for i = 1, #blob.outboxes, 4 do
     local to, number, previous, entry = unpack(blob.outboxes, i, i + 3)

@@ -157,6 +157,10 @@ class Keys:
     crawl_delays = Key(HASH, ANY_TIME, BY_HOST, "host → delay from its robots.txt")
     blocks = Key(HASH, ANY_TIME, BY_HOST, "host → when its next page may be leased, as a crawler or an operator said")
     limits = Key(HASH, ANY_TIME, BY_HOST, "host → how many of its pages may be read; endpoints count them")
+    addresses = Key(HASH, ANY_TIME, BY_HOST, "host → the address that an event reported last; see `OPIC_POLITENESS_BY`")
+    group_times = Key(
+        ZSET, NOT, BY_HOST, "politeness group of hosts, of any shard → when the next page of one of them may be leased"
+    )
     # The rest.
     rules = Key(HASH, ANY_TIME, FIRST, "URL rules and trap thresholds, and their version; in shard 0")
     local_lists = Key(

@@ -358,6 +358,38 @@ local function limit(keys, args)
   return 1
 end
 
+-- opic_5_claim: begin the rests of politeness groups, each for a page that was leased of one of its hosts. A lease counts
+-- only if this call grants it: the hosts of a group may be in many shards, and this one keeps when the group is free.
+--   KEYS grouptimes polite changes head   ARGV group delay-ms ..
+-- What an operator set for the group's name counts instead of the delay; a host without a delay is not held back.
+-- Returns {now, id of the entry in `changes` or '', {for each: when its rest ends (us), 0 without one; negative: when the
+-- one that runs ends, so the page may not be fetched}}.
+local function claim(keys, args)
+  for i = 1, #args, 2 do
+    if not amount(args[i + 1]) then return redis.error_reply('OPICARGS expected a delay for each group') end
+  end
+  local now, ends, rests, told = now_us(), {}, {}, {}
+  redis.call('ZREMRANGEBYSCORE', keys.grouptimes, '-inf', string.format('%.6f', now / 1000000))
+  for i = 1, #args, 2 do
+    local group = args[i]
+    local own = tonumber(string.match(redis.call('HGET', keys.polite, group) or '', '^(%S+)'))
+    local delay_us = math.floor(own and own * 1000000 or args[i + 1] * 1000)
+    local runs = delay_us > 0 and (rests[group] or redis.call('ZSCORE', keys.grouptimes, group))
+    if runs then
+      ends[#ends + 1] = -math.ceil(runs * 1000000)
+    elseif delay_us > 0 then
+      local till = now + delay_us
+      rests[group], ends[#ends + 1] = string.format('%.6f', till / 1000000), till
+      redis.call('ZADD', keys.grouptimes, rests[group], group)
+      told[#told + 1] = string.format('%.0f', till) .. ' ' .. group
+    else
+      ends[#ends + 1] = 0
+    end
+  end
+  local change = #told > 0 and tell(keys, now, head_lsn(keys), 'g', table.concat(told, ' ')) or ''
+  return {now, change, ends}
+end
+
 -- opic_5_rules: replace the URL rules, if they are of a version.  KEYS rules head   ARGV version document new-version
 -- The version is '*' for any, '' for none yet. Returns 1 if they are replaced.
 local function set_rules(keys, args)
@@ -388,4 +420,5 @@ redis.register_function('opic_5_polite', telling(polite))
 redis.register_function('opic_5_delays', by_name(delays))
 redis.register_function('opic_5_block', telling(block))
 redis.register_function('opic_5_limit', telling(limit))
+redis.register_function('opic_5_claim', telling(claim))
 redis.register_function('opic_5_rules', by_name(set_rules))

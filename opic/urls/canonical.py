@@ -5,6 +5,7 @@ Crawled URLs are untrusted: they are parsed by a WHATWG parser, compared as stri
 
 import re
 from functools import lru_cache
+from ipaddress import ip_address
 from typing import Final
 
 import ada_url
@@ -143,6 +144,22 @@ def canonical_host(text: str, normalization: Normalization = PLAIN) -> str:
     except BadUrl:
         message = f"{shown(text)} is not a host or a domain: give a name like example.org, without port or path"
         raise BadInput(message) from None
+
+
+def canonical_address(text: str) -> str:
+    """Return an IP address in its canonical form; an IPv4 address that is written as IPv6 is the IPv4 address.
+
+    Raises:
+        BadInput: it is none, or names an interface of one machine (`%eth0`).
+
+    >>> canonical_address("2001:DB8:0::1"), canonical_address("::ffff:192.0.2.1")
+    ('2001:db8::1', '192.0.2.1')
+    """
+    try:
+        address = ip_address("" if "%" in text else text)
+    except ValueError:
+        raise BadInput(f"{shown(text)} is not an IP address: give one like 192.0.2.1 or 2001:db8::1") from None
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 @lru_cache(maxsize=2)

@@ -7,6 +7,7 @@ call, at a time of the server's clock.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from opic.frontier import PolitenessSettings
@@ -89,6 +90,8 @@ class LeaseModel:
     crawl_delays: dict[str, float] = field(default_factory=dict)
     blocks: dict[str, float] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)
+    group_times: dict[str, float] = field(default_factory=dict)
 
     def _tell(self, now: int, **told: list[Any]) -> None:
         """What endpoints are told of a call; times of back-offs as the store prints them."""
@@ -159,8 +162,12 @@ class LeaseModel:
         waits_max: int,
         revived: Iterable[int] = (),
         forgotten: Iterable[int] = (),
+        addresses: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """A record of the journal: events end leases, failures begin a back-off, seeds end it, pages are forgotten."""
+        """A record of the journal: events end leases, failures begin a back-off, seeds end it, pages are forgotten.
+
+        Hosts have new addresses, "" for none any more.
+        """
         self.lsn += 1
         failed, delayed = list[int](), list[int]()
         for fetch in fetches:
@@ -187,6 +194,10 @@ class LeaseModel:
             waits = [term for page in failed if page in self.waits for term in (self.waits[page], page)]
             leases = [term for page in delayed if page in self.leases for term in (self.leases[page], page, 0)]
             self._tell(now, w=waits, l=leases)
+        changed = {host: new for host, new in addresses.items() if self.addresses.get(host, "") != new}
+        self.addresses = {host: one for host, one in (self.addresses | changed).items() if one}
+        if changed:
+            self._tell(now, a=[term for host, new in changed.items() for term in (new or "-", host)])
         for page in revived:
             if page in self.waits:
                 self.waits[page] = stored(now / MILLION - DAY_SECONDS + EARLIER_SECONDS)
@@ -334,9 +345,31 @@ class LeaseModel:
             del self.limits[host]
         self._tell(now, m=[pages, host])
 
+    def claim(self, now: int, claims: Sequence[tuple[str, int]]) -> list[int]:
+        """Begin the rests of groups that are free, for pages of hosts with these delays, in milliseconds.
+
+        For each: when its rest ends, 0 without one; negative: when the rest ends that runs already.
+        """
+        ends, told = list[int](), list[Any]()
+        self.group_times = {group: free for group, free in self.group_times.items() if free > stored(now / MILLION)}
+        for group, delay_ms in claims:
+            own, _ = self.polite.get(group, (None, None))
+            delay_us = math.floor(delay_ms * 1_000 if own is None else own * MILLION)
+            if not delay_us:
+                ends.append(0)
+            elif group in self.group_times:
+                ends.append(-round(self.group_times[group] * MILLION))
+            else:
+                ends.append(now + delay_us)
+                self.group_times[group] = stored((now + delay_us) / MILLION)
+                told += now + delay_us, group
+        if told:
+            self._tell(now, g=told)
+        return ends
+
     def borders(self) -> list[int]:
         """The times, in microseconds, at which anything changes."""
-        seconds = [*self.waits.values(), *self.hosts.values(), *self.blocks.values()]
+        seconds = [*self.waits.values(), *self.hosts.values(), *self.blocks.values(), *self.group_times.values()]
         ends = [*self.leases.values(), *self.renewed.values(), *self.flight_ends.values()]
         ends += [round(at * MILLION) for at in seconds]
         return sorted({*ends, *(round((at + DAY_SECONDS) * MILLION) for at in self.waits.values())})

@@ -3,6 +3,7 @@
 import re
 import struct
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import msgpack
@@ -10,6 +11,7 @@ from lease_model import Bounds, Fetch, Holder, LeaseModel
 from servers import Server
 
 from opic.frontier import PolitenessSettings
+from opic.frontier.group_claims import claim_command
 from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
 from opic.store.keys import Keys, of_call
 from opic.store.library import library_code
@@ -102,12 +104,14 @@ class LeaseServer:
         waits_max: int,
         revived: Sequence[int] = (),
         forgotten: Sequence[int] = (),
+        addresses: Mapping[str, str] = MappingProxyType({}),
         **changed: Any,
     ) -> Any:
         """Append a record; see `LeaseModel.step`."""
         keys = self.keys
         names = {keys.head, keys.journal, keys.books, keys.offsets, keys.dead, keys.leases, keys.waits, keys.fails}
         names |= {keys.sent, keys.seen, keys.page_meta, keys.metrics, keys.urls, keys.changes, *keys.of_pages()}
+        names |= {keys.addresses} if addresses else set()
         lists = ["advances", "letters", "outboxes", "calls", "metas", "again"]
         blob: dict[str, Any] = {name: [] for name in lists}
         blob |= {
@@ -119,6 +123,7 @@ class LeaseServer:
             "asked": [term for nth, one in enumerate(fetches, 1) if one.wait is not None for term in (nth, one.wait)],
             "revived": list(revived),
             "forgotten": list(forgotten),
+            "addresses": [term for pair in addresses.items() for term in pair],
             **changed,
         }
         before, after = b"digest%02d" % (self.lsn % 100), b"digest%02d" % ((self.lsn + 1) % 100)
@@ -127,6 +132,12 @@ class LeaseServer:
         answer = self.call("step", sorted(names), *terms)
         self.lsn += answer == [b"OK"]
         return answer
+
+    def claim(self, claims: Sequence[tuple[str, int]]) -> list[int]:
+        """See `LeaseModel.claim`."""
+        command = claim_command(self.keys, [(group, delay_ms / 1_000) for group, delay_ms in claims])
+        _, _, ends = self.client.execute_command(*command)
+        return list(ends)
 
     def set_head(self, model: LeaseModel) -> None:
         """Close the shard, as a restore does, or open it again."""
@@ -142,12 +153,13 @@ class LeaseServer:
             pipe.zrange(name, 0, -1, withscores=True)
         for name in (keys.holders, keys.fails, keys.flights):
             pipe.hgetall(name)
-        for name in (keys.polite, keys.crawl_delays, keys.blocks, keys.limits):
+        for name in (keys.polite, keys.crawl_delays, keys.blocks, keys.limits, keys.addresses):
             pipe.hgetall(name)
+        pipe.zrange(keys.group_times, 0, -1, withscores=True)
         pipe.xrange(keys.changes)
         *found, changes = pipe.execute()
         leases, waits, hosts, flight_ends, renewed = map(dict, found[:5])
-        holders, fails, flights, polite, delays, blocks, limits = found[5:]
+        holders, fails, flights, polite, delays, blocks, limits, addresses, group_times = found[5:]
         return {
             "leases": numbers(leases),
             "waits": numbers(waits),
@@ -162,6 +174,8 @@ class LeaseServer:
             "crawl_delays": {host.decode(): float(seconds) for host, seconds in delays.items()},
             "blocks": {host.decode(): float(until) for host, until in blocks.items()},
             "limits": {host.decode(): int(limit) for host, limit in limits.items()},
+            "addresses": {host.decode(): address.decode() for host, address in addresses.items()},
+            "group_times": texts(dict(group_times)),
         }
 
 

@@ -52,6 +52,7 @@ def names_of(shard: LeaseServer, function: str) -> Sequence[str]:
         "block": shard.host_names(keys.blocks),
         "limit": shard.host_names(keys.limits),
         "rules": [keys.rules],
+        "claim": [keys.group_times, keys.polite, keys.changes, keys.head],
     }[function]
 
 
@@ -85,6 +86,10 @@ WRONG = [
     ("renew", ("60.0", 0, UNTIL_US, "a.org", 1)),
     ("release", (0, UNTIL_US, 1)),
     ("release", (0, UNTIL_US, 1, "never")),
+    ("claim", ("192.0.2.1",)),
+    ("claim", ("192.0.2.1", "10", "192.0.2.2", "soon")),
+    ("claim", ("192.0.2.1", "10", "192.0.2.2", "-1")),
+    ("claim", ("192.0.2.1", "nan")),
     ("delays", ("a.org",)),
     ("delays", ("b.org", "1.0", "a.org")),
     ("delays", ("b.org", "1.0", "a.org", "long")),

@@ -46,6 +46,8 @@ def step(keys: Keys, *names: str, **changed: Any) -> list[Any]:
     [
         *(({name: value}, name) for name, value in LISTS.items()),
         *(({name: None}, name) for name in LISTS),
+        ({"addresses": ["a.org"]}, "addresses"),
+        ({"addresses": ["a.org", 1]}, "addresses"),
         *(({name: value}, "record, since, retry, limits or time") for name, value in OTHERS.items()),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
@@ -59,7 +61,14 @@ def test_step_with_a_list_of_another_form_is_refused(valkey: Server, changed: di
 
 
 @pytest.mark.parametrize(
-    "changed", [{"forgotten": [0]}, {"since": "entries"}, {"outboxes": ["7", "0", "", "entry"]}, {"senders": [1.0, ""]}]
+    "changed",
+    [
+        {"forgotten": [0]},
+        {"since": "entries"},
+        {"outboxes": ["7", "0", "", "entry"]},
+        {"senders": [1.0, ""]},
+        {"addresses": ["a.org", "192.0.2.1"]},
+    ],
 )
 def test_step_without_a_key_that_its_arguments_need_is_refused(valkey: Server, changed: dict[str, Any]) -> None:
     shard = Shard.open(valkey.client())

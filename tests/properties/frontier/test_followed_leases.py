@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from servers import Server
 
 from opic.frontier import Frontier, HostPoliteness, PolitenessSettings
+from opic.frontier.host_groups import group_of_address
 from opic.frontier.hot_order import UNHELD
 from opic.frontier.page_counts import LEASED, RETRY
 from opic.model.events import encode_forgotten
@@ -31,6 +32,7 @@ DEEDS = st.lists(
         st.tuples(st.just("polite"), st.integers(0, 3), st.integers(0, 1)),
         st.tuples(st.just("seed"), PAGE, st.just(0)),
         st.tuples(st.just("forget"), PAGE, st.just(0)),
+        st.tuples(st.just("address"), PAGE, st.sampled_from(["192.0.2.1", "2001:db8::1"])),
         st.tuples(st.just("lose"), st.just(0), st.just(0)),
         st.tuples(st.just("look"), WHO, st.just(0)),
     ),
@@ -45,6 +47,8 @@ def do(crawl: Crawl, ends: list[Frontier], leases: list[str], deed: tuple[str, i
         leases += [page.lease for page in answer.pages]
     elif what in {"read", "fail"}:
         crawl.event(URLS[which], status=200 if what == "read" else 500, crawler=more or "")
+    elif what == "address":
+        crawl.event(URLS[which], status=500, retry_after=600.0, addresses=[more])
     elif what in {"release", "renew"} and leases:
         getattr(ends[which], what)([leases[more % len(leases)], leases[-1]])
     elif what == "limit":
@@ -81,8 +85,13 @@ def assert_knows_what_the_store_has(crawl: Crawl, end: Frontier) -> None:
             assert (kind, until) == (RETRY, pytest.approx(wait, abs=1e-5)), (page, "waits")
         else:
             assert kind == UNHELD, (page, "free")
+    addresses, rests = client.hgetall(keys.addresses), dict(client.zrange(keys.group_times, 0, -1, withscores=True))
     for number, name in enumerate(replica.hosts.names):
-        free = hosts.get(name.encode(), 0.0)
+        address = addresses.get(name.encode())
+        group = None if address is None else group_of_address(address.decode())
+        known = scheduler.hot.groups.group(0, number)
+        assert (scheduler.hot.groups.name(known) if known else None) == group, name
+        free = max(hosts.get(name.encode(), 0.0), rests.get((group or "").encode(), 0.0))
         assert order.host_free[number] == pytest.approx(free, abs=CLOCK_SECONDS) or (
             free <= shard.now() and order.host_free[number] <= shard.now()
         ), name

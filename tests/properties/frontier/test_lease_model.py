@@ -16,6 +16,7 @@ from opic.frontier.lease_call import Quota
 BEGIN_US = 1_700_000_000_000_000
 PAGES = [(page, "ab"[page % 2] + ".org") for page in range(7)]
 HOSTS = ("a.org", "b.org")
+GROUPS = ("192.0.2.1", "[2001:db8::1]")
 CRAWLERS = st.sampled_from([b"", b"crawlA", b"crawlB", b"crawlC", b"crawlD"])
 RETRIES = st.sampled_from([0.0, 10.0, 10.0, 1e5])
 WAITS_MAX = st.sampled_from([1, 3, 1_000, 1_000])
@@ -103,15 +104,28 @@ class Leases(RuleBasedStateMachine):
         waits_max=WAITS_MAX,
         revived=st.lists(st.integers(0, 6), max_size=2),
         forgotten=st.lists(st.integers(0, 6), max_size=1),
+        addresses=st.dictionaries(st.sampled_from(HOSTS), st.sampled_from(["", "192.0.2.1", "2001:db8::1"])),
     )
-    def step(self, drawn: list[Any], retry: float, waits_max: int, revived: list[int], forgotten: list[int]) -> None:
+    def step(
+        self,
+        drawn: list[Any],
+        retry: float,
+        waits_max: int,
+        revived: list[int],
+        forgotten: list[int],
+        addresses: dict[str, str],
+    ) -> None:
         now_s = self.now / MILLION
         fetches = [
             Fetch(page, failed, now_s + seconds, self.now + at * MILLION, crawler or bytes(6), wait if failed else None)
             for page, failed, seconds, at, crawler, wait in drawn
         ]
-        assert self.server.step(fetches, retry, waits_max, revived, forgotten) == [b"OK"]
-        self.model.step(self.now, fetches, retry, waits_max, revived, forgotten)
+        assert self.server.step(fetches, retry, waits_max, revived, forgotten, addresses) == [b"OK"]
+        self.model.step(self.now, fetches, retry, waits_max, revived, forgotten, addresses)
+
+    @rule(claims=st.lists(st.tuples(st.sampled_from(GROUPS), st.sampled_from([0, 1, 5_000])), min_size=1, max_size=4))
+    def claim(self, claims: list[tuple[str, int]]) -> None:
+        assert self.server.claim(claims) == self.model.claim(self.now, claims)
 
     @rule(politeness=POLITENESS)
     def take_during_a_restore(self, politeness: PolitenessSettings) -> None:
@@ -121,7 +135,9 @@ class Leases(RuleBasedStateMachine):
                 answer = self.server.take(PAGES, [Quota(9, 60.0)], politeness)
                 assert answer == self.model.take(self.now, PAGES, [Quota(9, 60.0)], politeness)
 
-    @rule(host=st.sampled_from(HOSTS), delay=st.sampled_from([None, 0.0, 2.0]), cap=st.sampled_from([None, 0, 1]))
+    @rule(
+        host=st.sampled_from(HOSTS + GROUPS), delay=st.sampled_from([None, 0.0, 2.0]), cap=st.sampled_from([None, 0, 1])
+    )
     def operator(self, host: str, delay: float | None, cap: int | None) -> None:
         keys = self.server.keys
         rule = f"{'-' if delay is None else delay} {'-' if cap is None else cap}"

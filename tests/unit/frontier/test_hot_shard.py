@@ -194,7 +194,7 @@ def test_what_comes_while_the_held_pages_are_read_is_newer_than_they() -> None:
     fetches(shard, 0, [0, 3], [])
     leased = np.array([0, 1]), np.full(2, 1_240.0)
     none = np.zeros(0, np.int64), np.zeros(0)
-    shard.load(Held(1, 1_000.0, leased, none, ([], np.zeros(0)), {}, {}))
+    shard.load(Held(1, 1_000.0, leased, none, ([], np.zeros(0)), {}, {}, {}, ([], np.zeros(0))))
     assert picked(shard) == [0, 3, 4, 5]
 
 
@@ -204,7 +204,7 @@ def test_loading_the_held_pages_replaces_all_that_was_held_before() -> None:
     waits = np.array([0, 77]), np.array([1_200.0, 1_200.0])
     hosts = ["b.org", "unknown.org"], np.array([1_050.0, 1_050.0])
     shard.order.hold(np.array([4, 5]), np.full(2, np.inf))
-    shard.load(Held(3, 1_000.0, leases, waits, hosts, {"c.org": HostPoliteness(0.0)}, {}))
+    shard.load(Held(3, 1_000.0, leases, waits, hosts, {"c.org": HostPoliteness(0.0)}, {}, {}, ([], np.zeros(0))))
     assert counted(shard) == {"free": 4, "leased": 1, "retry": 1}
     assert picked(shard) == [4, 5]
     assert picked(shard, 1_050.0) == [2, 4, 5]

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import pytest
@@ -174,6 +175,42 @@ def test_the_only_link_of_a_redirect_is_its_target() -> None:
     assert of_json({"status": 301, "redirect": URL + "new", "links": [URL + "old"]}).links == [URL + "new"]
     assert list(of_json({"status": 301, "links": [URL + "old"]}).links) == []
     assert list(of_json({"status": 301, "redirect": "", "links": [URL + "old"]}).links) == []
+
+
+@pytest.mark.parametrize(
+    ("addresses", "kept"),
+    [
+        (None, ""),
+        ([], ""),
+        (["192.0.2.1"], "192.0.2.1"),
+        (["2001:DB8:0:0::01", "192.0.2.1"], "2001:db8::1"),
+        (["::ffff:192.0.2.1"], "192.0.2.1"),
+        ([f"192.0.2.{n}" for n in range(16)], "192.0.2.0"),
+    ],
+)
+def test_first_address_of_a_host_is_kept_in_its_canonical_form(addresses: list[str] | None, kept: str) -> None:
+    for status in (0, 200, 301, 404):
+        assert of_json({"addresses": addresses, "status": status}).address == kept
+        assert of_msgpack({"addresses": addresses, "status": status}).address == kept
+
+
+@pytest.mark.parametrize(
+    ("addresses", "reason"),
+    [
+        (["a.example"], "addresses: 'a.example' is not an IP address: give one like 192.0.2.1 or 2001:db8::1"),
+        (["192.0.2.1", "192.0.2.256"], "addresses: '192.0.2.256' is not an IP address"),
+        (["010.0.0.1"], "addresses: '010.0.0.1' is not an IP address"),
+        (["[2001:db8::1]"], "addresses: '[2001:db8::1]' is not an IP address"),
+        (["fe80::1%eth0"], "addresses: 'fe80::1%eth0' is not an IP address"),
+        (["192.0.2.1\n"], "addresses: '192.0.2.1\\n' is not an IP address"),
+        (["192.0.2.1"] * 17, "17 addresses is over the limit of 16"),
+        ("192.0.2.1", "Expected `array | null`, got `str` - at `$.addresses`"),
+        ([3221225985], "Expected `str`, got `int` - at `$.addresses[0]`"),
+    ],
+)
+def test_event_with_a_wrong_address_is_refused(addresses: Any, reason: str) -> None:
+    assert reason in refusal(of_json({"addresses": addresses}))
+    assert reason in refusal(of_msgpack({"addresses": addresses}))
 
 
 def test_a_redirect_field_means_nothing_without_a_3xx() -> None:
