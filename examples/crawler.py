@@ -12,6 +12,7 @@ import argparse
 import sys
 import time
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import httpx
 from protego import Protego
@@ -60,7 +61,7 @@ def fetch(web: httpx.Client, robots: Robots, url: str) -> Event:
         return Event(url=url, excluded=True, status=0)
     try:
         with web.stream("GET", url) as answer:
-            event = Event(url=url, status=answer.status_code, fetched_at=time.time())
+            event = Event(url=url, status=answer.status_code, fetched_at=time.time(), addresses=addresses_of(answer))
             if answer.is_error:
                 event.retry_after = retry_after_seconds(answer.headers.get("retry-after"))
             if answer.has_redirect_location:
@@ -70,6 +71,12 @@ def fetch(web: httpx.Client, robots: Robots, url: str) -> Event:
             return event
     except httpx.HTTPError:
         return Event(url=url, status=0)
+
+
+def addresses_of(answer: httpx.Response) -> list[str]:
+    """Return the address that answered, so that the service spares it, whatever its hosts; none behind a proxy."""
+    stream = answer.extensions.get("network_stream")
+    return [] if stream is None or getproxies() else [stream.get_extra_info("server_addr")[0]]
 
 
 def body_of(answer: httpx.Response) -> bytes:

@@ -31,7 +31,7 @@ class CrawlMethods:
             once: send an Idempotency-Key, so that the event takes effect once even if the call is retried.
             raise_rejected: as in `events`.
             fields: other fields of `Event`: status, redirect, excluded, fetched_at, tags, depth, meta, give_up,
-                retry_after, not_before, priority.
+                retry_after, not_before, priority, addresses.
 
         Raises:
             EventsRejected: the event is invalid.

@@ -46,6 +46,8 @@ def attach(crawler: Any) -> None:
                 encoding = await context.page.evaluate("document.characterSet")  # Of queries.
                 kind = f"text/html; charset={'utf-8' if encoding.startswith('UTF') else encoding}"
             headers = {**response.headers, "content-type": kind}
-            await manager.note(context.request, context.page.url, response.status, headers, body)
+            served = None if context.proxy_info else await response.server_addr()  # Else it is that of the proxy.
+            addresses = [served["ipAddress"].strip("[]")] if served else []
+            await manager.note(context.request, context.page.url, response.status, headers, body, addresses)
 
     crawler.post_navigation_hook(note)

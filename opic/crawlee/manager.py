@@ -255,7 +255,15 @@ class OpicRequestManager(RequestManager):
 
     # What pages answered.
 
-    async def note(self, request: Request, url: str, status: int, headers: Mapping[str, str], body: bytes) -> None:
+    async def note(  # noqa: PLR0917 - what a page answers
+        self,
+        request: Request,
+        url: str,
+        status: int,
+        headers: Mapping[str, str],
+        body: bytes,
+        addresses: Sequence[str] = (),
+    ) -> None:
         """Note the answer of a page, with its links.
 
         Args:
@@ -264,11 +272,12 @@ class OpicRequestManager(RequestManager):
             status: the status of the answer.
             headers: its headers, by lower-case name.
             body: its body.
+            addresses: the IP addresses of its host, first the one that was asked, if they are known.
         """
         work = self._work.get(id(request))
         if work is None:
             return
-        answer = work.answer = PageAnswer(url, status)
+        answer = work.answer = PageAnswer(url, status, addresses=addresses)
         if status >= FAILED_FROM:
             answer.retry_after = retry_after_seconds(headers.get("retry-after"))
             self._pace.note(url, status, answer.retry_after)
@@ -304,6 +313,7 @@ class OpicRequestManager(RequestManager):
         if answer.retry_after is not None:
             said["retry_after"] = answer.retry_after
         said |= {"status": answer.status, "links": answer.links, "redirect": answer.redirect}
+        said |= {"addresses": answer.addresses} if answer.addresses else {}
         self._session.add_event(answer.url, fetched_at=fetched_at, **said)
         if answer.is_final:
             self._done |= {hash(page), hash(target)}

@@ -27,6 +27,7 @@ class PageAnswer:
     links: Sequence[str] = ()
     redirect: str | None = None  # One that the crawler did not follow.
     retry_after: float | None = None
+    addresses: Sequence[str] = ()  # Of its host.
     fetched_at: float = field(default_factory=time.time)
 
     @property

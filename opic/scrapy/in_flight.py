@@ -69,6 +69,8 @@ class Fetch:
         self.event, self.body = {"status": status, "fetched_at": time.time()}, b""
         if (depth := request.meta.get("depth")) is not None:
             self.event["depth"] = depth
+        if response.ip_address is not None and not request.meta.get("proxy"):  # Else it is that of the proxy.
+            self.event["addresses"] = [str(response.ip_address)]
         self.sets_cookie = "Set-Cookie" in response.headers
         if (wait := wait_asked(response)) is not None:
             self.event["retry_after"] = wait

@@ -102,6 +102,7 @@ def test_a_site_is_crawled_politely_and_ranked(site: str, crawler: ModuleType, t
         best = client.top(1, domain="127.0.0.1").pages[0].url
         assert client.importance("http://elsewhere.example/").reads == 0
         assert client.audit().conserved
+        assert client.politeness(host="127.0.0.1").host_group.address == "127.0.0.1"
     assert fetched == len(PAGES) + len(("/old", "/gone", "/private/x"))  # Then the service said that none was left.
     assert {reads[path] for path in (*PAGES, "/old")} == {1}
     assert (reads["/private/x"], reads["/gone"], gone) == (0, 0, True)

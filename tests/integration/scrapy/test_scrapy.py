@@ -78,6 +78,7 @@ def test_each_page_is_fetched_once_and_every_link_counts(service: Client, tmp_pa
     assert Counter(site.paths()) == Counter(dict.fromkeys(tree(40), 1))
     assert run.stats["finish_reason"] == "finished"
     assert (run.stats["opic/pages"], run.stats["opic/events"]) == ("40", "40")
+    assert service.politeness(host="127.0.0.1").host_group.address == "127.0.0.1"
     texts = {item["url"].rpartition("/")[2]: item.get("text") for item in run.items}
     assert texts == {str(page): f"page {page}" if page else None for page in range(40)}
     assert all(0 <= item["importance"] <= 1 for item in run.items)  # 0: newer than what was settled last.

@@ -1,6 +1,7 @@
 """The parts of `opic.scrapy` that need neither a site nor a service: settings, pages of requests, kept requests."""
 
 from collections.abc import Iterator
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,16 @@ def test_event_reports_the_response(response: Response, event: dict[str, Any]) -
     assert fetch.event is not None
     assert {name: value for name, value in fetch.event.items() if name != "fetched_at"} == event
     assert bool(fetch.body) == (200 <= response.status < 300)
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1", "2001:db8::1"])
+def test_event_reports_the_address_of_the_host_and_not_that_of_a_proxy(address: str) -> None:
+    response = HtmlResponse("http://a.example/", ip_address=ip_address(address))
+    for meta, addresses in (({}, [address]), ({"proxy": "http://proxy.example:3128"}, None)):
+        fetch = Fetch("http://a.example/")
+        fetch.answered(scrapy.Request("http://a.example/", meta=meta), response)
+        assert fetch.event is not None
+        assert fetch.event.get("addresses") == addresses
 
 
 class Sample(scrapy.Spider):
