@@ -291,6 +291,7 @@ def test_each_benchmark_runs_small_in_a_test() -> None:
         ("bench_fetch_order.py", ("--graphs", "hollins", "--batches", "20")),
         ("bench_changing.py", ("--graphs", "hollins", "--shares", ".01", "--orders", "cycle")),
         ("bench_next_modes.py", ("--pages", "2000", "--rounds", "3")),
+        ("bench_host_groups.py", ("--pages", "3000", "--rounds", "3")),
         (
             "bench_unfit.py",
             ("--free", "6000", "--denied", "500", "--rounds", "3", "--changes", "2"),
