@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from conftest import ONE_SERVER
 from logs import PARTITION
+from redis_cluster import Cluster
 from servers import Server
 
 from opic.frontier import Frontier, HostPoliteness, PolitenessSettings
@@ -29,7 +30,7 @@ RESTS = PolitenessSettings(host_delay_seconds=30.0)
 class Web:
     """A crawl of several shards, fed event by event, and its endpoints, each with connections of its own."""
 
-    def __init__(self, server: Server, shards: int = SHARDS) -> None:
+    def __init__(self, server: Server | Cluster, shards: int = SHARDS) -> None:
         self.server = server
         self.crawl = Crawl.open(server.client(), "web", {}, shards=shards)
         self.writer, self.offset = Writer(self.crawl), 0
@@ -80,9 +81,8 @@ def crawl_for(frontier: Frontier, seconds: float, found: list[str]) -> None:
             time.sleep(min(answer.retry_after, 0.05))
 
 
-@ONE_SERVER
-def test_fifty_hosts_of_one_address_get_no_page_faster_than_one_host(servers: Server) -> None:
-    web = Web(servers)
+def assert_spares_an_address(web: Web) -> None:
+    """Fifty hosts of one address get no page faster than one host, from two endpoints; other hosts go on."""
     shared, others = [f"h{n}.shared.test" for n in range(50)], [f"a{n}.test" for n in range(6)]
     web.seed(f"http://{host}/{page}" for page in range(9) for host in shared + others)
     web.report(SHARED, shared)
@@ -101,6 +101,18 @@ def test_fifty_hosts_of_one_address_get_no_page_faster_than_one_host(servers: Se
     assert min(later - earlier for earlier, later in pairwise(ends)) >= DELAY * 1e6
     assert pages["shared"] >= 5, "the group goes on"
     assert min(pages[host] for host in others) >= 5, "other hosts go on"
+
+
+@ONE_SERVER
+def test_fifty_hosts_of_one_address_get_no_page_faster_than_one_host(servers: Server) -> None:
+    assert_spares_an_address(Web(servers))
+
+
+def test_hosts_of_one_address_share_its_delay_on_the_servers_of_a_cluster(valkey_cluster: Cluster) -> None:
+    web = Web(valkey_cluster)
+    keys = [shard.keys.group_times for shard in web.crawl.shards]
+    assert len({web.crawl.client.get_node_from_key(key).port for key in keys}) > 1
+    assert_spares_an_address(web)
 
 
 def test_one_call_gets_one_page_of_all_hosts_of_an_address(valkey: Server) -> None:
