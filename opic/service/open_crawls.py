@@ -21,7 +21,7 @@ from opic.ingest.heartbeats import ALIVE_SECONDS, workers_seen
 from opic.memory import memory_bytes
 from opic.service.backend import Backend
 from opic.service.known_crawls import KnownCrawls
-from opic.service.moves import CLOSE_SECONDS, hold_while
+from opic.service.moves import CLOSE_SECONDS, after_moves, hold_while
 from opic.service.stored_crawls import CrawlSize, crawls_of, delete_crawl, make_crawl
 from opic.settings import Settings, topic_of
 from opic.store.connection import store_errors
@@ -248,7 +248,8 @@ class OpenCrawls:
             check_topic(settings)
             KnownCrawls(settings).check(client)
         given = rules if is_there else {**self._settings.rules_given(), **rules}
-        made = make_crawl(client, name, given, self._settings.shards)
+        in_place = after_moves(client, settings_of(self._settings, name)).crawl if is_there else name
+        made = make_crawl(client, in_place, given, self._settings.shards)
         if not self.is_first(name) and name not in self._open:
             self._open_now(name)
         return made
