@@ -22,7 +22,7 @@ from opic.memory import memory_bytes
 from opic.service.backend import Backend
 from opic.service.known_crawls import KnownCrawls
 from opic.service.moves import CLOSE_SECONDS, after_moves, hold_while
-from opic.service.stored_crawls import CrawlSize, crawls_of, delete_crawl, make_crawl
+from opic.service.stored_crawls import CrawlSize, check_removable, crawls_of, delete_crawl, make_crawl
 from opic.settings import Settings, topic_of
 from opic.store.connection import store_errors
 from opic.store.keys import CRAWL_NAME, Keys
@@ -259,6 +259,7 @@ class OpenCrawls:
             raise Refused(f"crawl {name!r} is OPIC_CRAWL of this endpoint: stop it, then `opic crawls --delete {name}`")
         self._check_stored(name)
         client = self._first.backend.crawl.client
+        check_removable(client, name)  # Before its worker ends, for whose end all others wait.
         if (opened := self._open.pop(name, None)) is not None:
             opened.backend.rest()  # It writes to the store now and then.
         self._tell_workers(ended=[name])

@@ -78,18 +78,13 @@ def delete_crawl(client: Client, crawl: str, *, force: bool = False) -> int:
     names = key_names(client, f"opic:{{{crawl}:*")
     if not names:
         raise BadInput(f"this store has no crawl named {crawl!r}: `opic crawls` lists those there are")
-    if leading := [other.name for other in crawls_of(client) if other.moved_to == crawl]:
-        raise Refused(
-            f"the name {leading[0]!r} leads to crawl {crawl!r}, and whoever uses it would begin that one again, empty: "
-            f"delete {leading[0]!r} first"
-        )
+    check_removable(client, crawl)
     seen = workers_seen(client, first)
     if not force and seen.alive:
         raise Refused(
             f"a worker of crawl {crawl!r} was there {plain_duration(seen.seconds or 0.0)} ago: stop its workers and "
             f"endpoints first, wait {ALIVE_SECONDS:.0f} s if one was killed, or use --force"
         )
-    check_may_remove(client, crawl)
     keys = [Keys(crawl, number) for number in range(int(shards or 1))]
     close_crawl(client, keys, secrets.token_hex(8).encode())
     last = {key.encode() for shard_keys in keys for key in (shard_keys.meta, shard_keys.head)}
@@ -98,6 +93,21 @@ def delete_crawl(client: Client, crawl: str, *, force: bool = False) -> int:
     late = key_names(client, f"opic:{{{crawl}:*")  # Of calls that ran meanwhile.
     remove_keys(client, late)
     return len(names | last | late)
+
+
+def check_removable(client: Client, crawl: str) -> None:
+    """Find out before anything changes whether a crawl may be removed once its workers have ended.
+
+    Raises:
+        Refused: the name of a crawl that was moved leads to it.
+        NotPermitted: this user may not remove keys.
+    """
+    if leading := [other.name for other in crawls_of(client) if other.moved_to == crawl]:
+        raise Refused(
+            f"the name {leading[0]!r} leads to crawl {crawl!r}, and whoever uses it would begin that one again, empty: "
+            f"delete {leading[0]!r} first"
+        )
+    check_may_remove(client, crawl)
 
 
 def make_crawl(client: Client, crawl: str, given: Mapping[str, int | bool | str], shards: int) -> bool:

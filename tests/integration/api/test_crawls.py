@@ -24,6 +24,8 @@ from opic.service.backend import Backend
 from opic.service.service import EmbeddedService
 from opic.service.standing import StandingService
 from opic.settings import Settings
+from opic.store.keys import Keys
+from opic.store.recognition import MOVED
 
 A, B, C = (f"http://{name}.example/" for name in "abc")
 EVENTS = [{"url": A, "links": [B, C]}, {"url": B, "links": [A]}]
@@ -166,6 +168,19 @@ def test_removal_names_the_crawl_again_and_spares_that_of_the_endpoint(
     assert (none.status_code, kind_of(none)) == (404, "no-such-crawl")
     assert http.get("/v1/crawls/kept/stats").status_code == 200
     assert http.delete("/v1/crawls/kept", params={"confirm": "kept"}).json()["deleted"] == "kept"
+
+
+def test_refused_removal_leaves_the_worker_alone(served: tuple[EmbeddedService, httpx.Client]) -> None:
+    service, http = served
+    make(http, "target")
+    worker, client = service._workers.process("target"), service.backend.crawl.client
+    client.hset(Keys("former", 0).meta, MOVED, "target")
+    refused = http.delete("/v1/crawls/target", params={"confirm": "target"})
+    assert (refused.status_code, kind_of(refused)) == (409, "refused")
+    assert worker is service._workers.process("target")
+    assert worker.poll() is None
+    client.delete(Keys("former", 0).meta)
+    assert http.delete("/v1/crawls/target", params={"confirm": "target"}).status_code == 200
 
 
 def test_crawl_removed_under_load_ends_calls_in_order_and_can_be_made_again(
