@@ -22,6 +22,7 @@ from opic.arrays import Float64s
 from opic.errors import BadInput
 from opic.replica import Crawl
 from opic.replica.effect import Head
+from opic.store.keys import Keys
 from opic.whole_files import whole_files
 
 log = logging.getLogger("opic.query")
@@ -39,6 +40,11 @@ class Unusable(Exception):
     """Why a file is of no use here."""
 
 
+def visits_path(directory: Path, crawl: str) -> Path:
+    """Return the path of the file of a crawl, given its name."""
+    return directory / f"visits-{_digest(Keys(crawl, 0).meta.encode(), 8)}.bin"
+
+
 class SavedVisits:
     """The file of a crawl in a data directory. Endpoints that share the directory share it: the last one writes."""
 
@@ -49,7 +55,7 @@ class SavedVisits:
             directory: where the file is; made when it is first written.
             crawl: the crawl.
         """
-        self.path = directory / f"visits-{_digest(crawl.shards[0].keys.meta.encode(), 8)}.bin"
+        self.path = visits_path(directory, crawl.shards[0].keys.crawl)
         self._crawl = crawl
 
     def write(self, visits: Sequence[Sequence[Float64s]], heads: Sequence[Head]) -> None:

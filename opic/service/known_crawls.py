@@ -10,6 +10,7 @@ import logging
 from typing import Final
 
 from opic.errors import BadInput, StoreLost
+from opic.query.saved_visits import visits_path
 from opic.settings import Settings
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
@@ -67,7 +68,12 @@ class KnownCrawls:
         return sorted(self._known())
 
     def forget(self, crawl: str) -> None:
-        """Forget a crawl, which was deleted."""
+        """Forget a crawl, which was deleted, and remove what else the directory has of it."""
+        if self._path is not None:
+            try:
+                visits_path(self._path.parent, crawl).unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("a file of crawl %s, which was deleted, stays: %s", crawl, error)
         known = self._known()
         if known.pop(crawl, None) is not None:
             self._write(known)

@@ -279,7 +279,7 @@ class OpenCrawls:
 
     def _checked(self, name: str) -> None:
         if not self._is_stored(name):
-            self._drop(name, "it is gone from the store")
+            self._forget(name)
             raise NoSuchCrawl(shown(name))
 
     def _check_stored(self, name: str) -> None:
@@ -312,6 +312,10 @@ class OpenCrawls:
         self._tell_workers()
         self._close_later(opened.backend)
 
+    def _forget(self, name: str) -> None:
+        self._drop(name, "another process removed it")
+        KnownCrawls(self._settings).forget(name)  # Last: a crawl that is closed saves the state of its importance.
+
     def _close_later(self, backend: Backend) -> None:
         def close() -> None:
             backend.close()
@@ -331,8 +335,7 @@ class OpenCrawls:
             try:
                 self._look_at(opened)
             except StoreLost:
-                KnownCrawls(self._settings).forget(opened.name)
-                self._drop(opened.name, "another process removed it")
+                self._forget(opened.name)
             except StoreError as error:
                 log.info("can't tell how crawl %s stands: %s", opened.name, error)
 

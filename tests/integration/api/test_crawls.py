@@ -19,6 +19,7 @@ from serving import serving, working
 
 from opic.api.metrics import Metrics
 from opic.client import CallFailed, Client
+from opic.query.saved_visits import visits_path
 from opic.service import open_crawls
 from opic.service.backend import Backend
 from opic.service.service import EmbeddedService
@@ -293,7 +294,9 @@ def test_other_endpoints_notice_that_a_crawl_is_made_removed_and_made_again(valk
         assert first.delete("/v1/crawls/news", params={"confirm": "news"}).status_code == 200
         wait_until(lambda: second.get("/v1/crawls/news/stats").status_code == 404)
         wait_until(lambda: not there.crawls.opened)
-        make(first, "news", damping=0.5)
+        wait_until(lambda: not any(visits_path(tmp_path / where, "news").exists() for where in ("here", "there")))
+        make(second, "news", damping=0.5)
+        assert first.put("/v1/crawls/news", json={}).json()["made"] is False
         with working(here.crawls.opened[0].backend):
             after = feed(second, "/v1/crawls/news", [{"url": A}])
             assert first.get("/v1/crawls/news/stats", params=after).json()["read_pages"] == 1
