@@ -85,8 +85,8 @@ class UrlFrontier:
 
     async def GetURLs(self, asked: pb.GetParams) -> AsyncIterator[pb.URLInfo]:
         """Lease the best pages, within the limits on hosts and on pages of each host."""
-        names = [asked.crawlID]
-        if asked.WhichOneof("item") == "anyCrawlID":
+        names, of_any = [asked.crawlID], asked.WhichOneof("item") == "anyCrawlID"
+        if of_any:
             names = await asyncio.to_thread(self._crawls.names)
             self._turn += 1
             turn = self._turn % max(len(names), 1)
@@ -96,8 +96,12 @@ class UrlFrontier:
         for name in names if self._active else ():
             try:
                 crawl = await self._crawls.crawl_of(name)
-            except (BadInput, TooManyCrawls):
+            except BadInput:
                 continue
+            except TooManyCrawls:
+                if of_any:
+                    continue
+                raise
             keys = set[str]()
             async with aclosing(self._leased(crawl, part, name)) as leased:  # Releases at once if the client is gone.
                 async for info in leased:

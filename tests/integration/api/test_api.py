@@ -58,7 +58,7 @@ CALLS = (
     "stats",
 )
 CALLS += ("hosts", "explain", "rules", "inflow", "series", "dead-letters", "search", "local", "local/{domain}")
-CALLS += ("domains", "coverage", "inlinks", "leases/renew", "pages", "canonical")
+CALLS += ("domains", "coverage", "inlinks", "leases/renew", "pages", "canonical", "crawls", "crawls/{crawl}")
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from servers import Server
 pytestmark = pytest.mark.slow
 
 SHARDS = 4
+RULE = {"expire_below": 1e-9, "expire_after_seconds": 60}  # Applied each second, to no page.
 WINDOW = "20s"  # In the place of windows of minutes, of which a test has none.
 HOSTS, LINKS, EVENTS = 40, 8, 30
 ANSWERED_SECONDS_MAX = 120.0  # Some 10 on a machine that does nothing else.
@@ -89,7 +90,7 @@ def watched(kafka: Kafka, valkey: Server, tmp_path: Path) -> Iterator[Watched]:
     valkey.client().config_set("maxmemory", 2 << 30)
     topic = Topic(kafka, partitions=2)
     topic.put([b"not an event"])
-    settings = settings_of(kafka, valkey, topic.name, shards=SHARDS)
+    settings = settings_of(kafka, valkey, topic.name, shards=SHARDS, **RULE)
     with (
         serving(settings, tmp_path / "serve.log") as url,
         workers(settings, tmp_path) as (worker,),

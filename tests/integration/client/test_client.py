@@ -194,6 +194,12 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "change_rules": ("PATCH /v1/rules", lambda client: client.change_rules(traps={"segments": 20})),
     "politeness": ("GET /v1/politeness", lambda client: client.politeness()),
     "set_politeness": ("PUT /v1/politeness", lambda client: client.set_politeness({})),
+    "crawls": ("GET /v1/crawls", lambda client: client.crawls()),
+    "make_crawl": ("PUT /v1/crawls/{crawl}", lambda client: client.make_crawl("methods")),
+    "remove_crawl": (
+        "DELETE /v1/crawls/{crawl}",
+        lambda client: (client.make_crawl("methods"), client.remove_crawl("methods"))[1],
+    ),
     "audit": ("GET /v1/audit", lambda client: client.audit()),
     "stats": ("GET /v1/stats", lambda client: client.stats()),
     "series": ("GET /v1/series", lambda client: client.series(10)),
@@ -230,6 +236,8 @@ def test_every_call_has_a_method_and_every_parameter_an_argument(url: str) -> No
     calls = documented(url)
     assert set(calls) == {call for call, _ in METHODS.values()}
     assert {name for name in dir(Client) if not name.startswith("_")} - {"close", "call", "after"} == set(METHODS)
+    calls["PUT /v1/crawls/{crawl}"] = {"name"}  # And any rule, by its name in the document.
+    calls["DELETE /v1/crawls/{crawl}"] = {"name"}  # Which confirms itself.
     missing = {
         name: calls[call] - NO_ARGUMENT - set(inspect.signature(getattr(Client, name)).parameters)
         for name, (call, _) in METHODS.items()
@@ -243,7 +251,7 @@ def test_every_method_sends_its_call_and_reads_the_answer(url: str, name: str) -
     with Client(url, token=TOKEN, crawler="crawler-7", transport=wire) as client:
         client.seed([PAGE])
         assert ask(client) is not None
-    assert wire.paths[-1] == call.format(domain="methods.example")
+    assert wire.paths[-1] == call.format(domain="methods.example", crawl="methods")
 
 
 def test_rules_and_politeness_are_set_and_read_back(client: Any) -> None:

@@ -131,7 +131,7 @@ class FrontierTest {
     Function<String, URLItem> of =
         crawl -> discovered(info(url).toBuilder().setCrawlID(crawl).build());
     assertEquals(List.of(Status.OK), client.put(of.apply("BESPOKE")));
-    assertEquals(List.of(Status.SKIPPED), client.put(of.apply("ANOTHER")));
+    assertEquals(List.of(Status.FAIL), client.put(of.apply("ANOTHER")));
     assertEquals(
         List.of(name, "BESPOKE"),
         client.calls.listCrawls(Local.getDefaultInstance()).getValuesList());
