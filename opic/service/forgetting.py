@@ -14,7 +14,7 @@ import numpy as np
 
 from opic.arrays import Int64s
 from opic.errors import BadInput
-from opic.ingest.event_log import Positions
+from opic.ingest.event_log import ANY_ERA, LogPositions, Positions
 from opic.model.cash import Flag
 from opic.model.events import FORGOTTEN_MAX, encode_forgotten
 from opic.replica import Crawl
@@ -115,7 +115,7 @@ def forget_pages(
         StoreUnavailable: the store is unavailable, or the worker lags. The call can be repeated.
     """
     crawl, count, deadline = backend.crawl, 0, time.monotonic() + CALL_SECONDS_MAX
-    written: dict[str, int] = {}
+    written = LogPositions()
     crawl.follow()
     loads = crawl.loads
     for number, ids in enumerate(find(crawl)):
@@ -132,6 +132,7 @@ def forget_pages(
             end = backend.accept([encode_forgotten(part) for part in parts], kind)
             backend.settle(end)
             written.update(end)
+            written.era = end.era if isinstance(end, LogPositions) else ANY_ERA
             count += len(urls)
             drop_lists(crawl.client, backend.shard.keys, domains)
             crawl.follow()
