@@ -121,7 +121,7 @@ DETAILS: Final[Mapping[str, str]] = {
     "disk-full": "the disk of the store is full (12.0 MiB free, 64.0 MiB wanted): make room on it",
     "keys-full": "4,194,304 Idempotency-Keys are remembered, OPIC_MAX_KEYS_BYTES allows no more",
     "too-many-connections": "the service has as many connections as OPIC_MAX_CONNECTIONS allows: try again",
-    "too-many-crawls": "crawl 'news' can't be opened beside default, blogs: OPIC_MAX_CRAWLS is 2",
+    "too-many-crawls": "crawl 'news' can't be opened: as many are open as OPIC_MAX_CRAWLS allows, 2",
     "store-away": "the store does not answer",
 }
 

@@ -293,10 +293,10 @@ class OpenCrawls:
 
     def _check_room(self, name: str) -> None:
         if name not in self._open and len(self._open) + 1 >= self._settings.max_crawls:
-            names = ", ".join([self._first.name, *self._open])
-            raise TooManyCrawls(
-                f"crawl {name!r} can't be opened beside {names}: OPIC_MAX_CRAWLS is {self._settings.max_crawls}; one "
-                f"that is asked for nothing is closed after {IDLE_SECONDS / 60:.0f} minutes"
+            raise TooManyCrawls(  # Without the names of the others, which the caller's token may not be for.
+                f"crawl {name!r} can't be opened: as many are open as OPIC_MAX_CRAWLS allows, "
+                f"{self._settings.max_crawls}; one that is asked for nothing is closed after "
+                f"{IDLE_SECONDS / 60:.0f} minutes"
             )
 
     def _tell_workers(self, ended: Collection[str] = ()) -> None:
