@@ -241,7 +241,7 @@ def connected(chosen: Chosen, *, make: bool = False, writes: bool = False) -> "I
                 raise SettingsError(f"a service runs on {settings.data_dir()}: stop it first")
             if running is None:
                 if not make and not (settings.data_dir() / "store").is_dir():
-                    raise StoreError(f"no embedded store in {settings.data_dir()}: there is nothing to copy")
+                    raise StoreError(f"no embedded store in {settings.data_dir()}: name another with --data or --store")
                 server = EmbeddedServer(settings.data_dir())
                 stack.callback(server.stop)
                 server.start()
