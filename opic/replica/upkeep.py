@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-QUICK_SECONDS: Final = 0.001  # CPU time, which other processes hardly change: some 60,000 pages.
+QUICK_SECONDS: Final = 0.0005  # CPU time, which other processes hardly change: some 50,000 pages.
 REST: Final = 4  # Questions take a fifth of a core at most for it: after one of theirs they wait for this multiple
 REST_SECONDS_MAX: Final = 0.01  # of its CPU time, but for no longer than this.
-PASSES: Final = 3  # The least of as many counts: a single one may take long because much had changed.
+PASSES: Final = 5  # The least of as many counts: a single one may take long because much had changed.
 AGE_SECONDS_MAX: Final = 0.9  # No answer shows an older state: one second minus the time to answer.
 
 
