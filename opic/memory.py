@@ -70,6 +70,20 @@ def give_back_what_is_free() -> None:
         malloc_trim(0)
 
 
+def collect_garbage() -> None:
+    """Free what refers to itself in a circle, also what `search_garbage_rarely` excludes. Takes a tenth of a second.
+
+    The collector counts objects, not bytes: the columns of a crawl that was closed, gigabytes in a few objects, would
+    stay for hours.
+    """
+    excluded = gc.get_freeze_count() > 0
+    gc.unfreeze()
+    gc.collect()
+    if excluded:
+        gc.freeze()
+    give_back_what_is_free()
+
+
 def search_garbage_rarely() -> None:
     """Run the cyclic garbage collector after 50,000 new objects instead of 700, and exclude existing objects from it.
 

@@ -221,7 +221,7 @@ class Calls:
         return self.get_politeness(queries.OfHost())
 
     def get_politeness(self, asked: queries.OfHost) -> Answer:
-        """Return the default politeness of hosts, that of individual hosts, and what shares the delay of `host`."""
+        """Return the default politeness of hosts, that of individual hosts, and what shares the delay of one host."""
         now, settings, hosts = time.time(), self._settings, self._backend.frontier.host_politeness()
         return {
             "host_delay_seconds": settings.host_delay_seconds,

@@ -1,7 +1,6 @@
 """An endpoint whose crawl is moved to another one: it holds calls for that moment, then answers from that one."""
 
 import logging
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,7 +14,7 @@ from opic.api.calls import Service
 from opic.api.metrics import Metrics
 from opic.background import repeated
 from opic.errors import CrawlMoved, StoreError
-from opic.service.moves import CLOSE_SECONDS, LOOK_SECONDS_STOPPED, hold_while
+from opic.service.moves import LOOK_SECONDS_STOPPED, Closing, hold_while
 from opic.service.open_crawls import OpenCrawls
 from opic.service.tokens import Tokens
 from opic.store.shard import check_known
@@ -47,7 +46,7 @@ class Succession:
         instance: str | None = None,
     ) -> None:
         """Answer for an open service; the arguments are those of `create_app`."""
-        self._service, self._metrics, self._holds = service, metrics, False
+        self._service, self._metrics, self._holds, self._closing = service, metrics, False, Closing()
         self._make = partial(
             create_app, service, allow_open=allow_open, metrics=metrics, tokens=tokens, crawls=service.crawls
         )
@@ -62,8 +61,11 @@ class Succession:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Look during the block whether the crawl is moved."""
-        with repeated(self._look, LOOK_SECONDS, "opic-moves"):
-            yield
+        try:
+            with repeated(self._look, LOOK_SECONDS, "opic-moves"):
+                yield
+        finally:
+            self._closing.close()
 
     def _look(self) -> float:
         crawl = self._service.backend.crawl
@@ -90,6 +92,4 @@ class Succession:
             log.error("can't go on with the crawl that took the place of this one: %s", error)
             return
         log.info("answering from crawl %s", moved.to)
-        closing = threading.Timer(CLOSE_SECONDS, former.close)
-        closing.daemon = True
-        closing.start()
+        self._closing.add(former)

@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from opic.errors import CrawlMoved
+from opic.memory import collect_garbage
 from opic.settings import Settings
 from opic.store.connection import Client
 from opic.store.keys import Keys
@@ -17,6 +19,40 @@ log = logging.getLogger("opic.service")
 LOOK_SECONDS_STOPPED: Final = 0.02
 HELD_SECONDS: Final = 10.0  # How long a call waits for the other crawl at most.
 CLOSE_SECONDS: Final = 15.0  # After which no call is answered from the former crawl any more.
+
+
+class Former(Protocol):
+    """What answered calls until another took its place."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
+class Closing:
+    """Closes what answers no new call, CLOSE_SECONDS later, and gives its memory back."""
+
+    def __init__(self) -> None:
+        self._timers = dict[Former, threading.Timer]()
+
+    def add(self, former: Former) -> None:
+        """Close this later; calls that it answers may end until then."""
+        last_reference = [former]
+
+        def close() -> None:
+            if self._timers.pop(last_reference[0], None) is not None:
+                last_reference.pop().close()
+                collect_garbage()
+
+        timer = self._timers[former] = threading.Timer(CLOSE_SECONDS, close)
+        timer.daemon = True
+        timer.start()
+
+    def close(self) -> None:
+        """Close all that waits now."""
+        for former in list(self._timers):
+            if (timer := self._timers.pop(former, None)) is not None:
+                timer.cancel()
+                former.close()
 
 
 async def hold_while(stopped: Callable[[], bool]) -> None:

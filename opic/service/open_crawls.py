@@ -7,7 +7,6 @@ a crawl is opened once, however many calls name it at the same time, and no call
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from opic.ingest.heartbeats import ALIVE_SECONDS, workers_seen
 from opic.memory import memory_bytes
 from opic.service.backend import Backend
 from opic.service.known_crawls import KnownCrawls
-from opic.service.moves import CLOSE_SECONDS, after_moves, hold_while
+from opic.service.moves import Closing, after_moves, hold_while
 from opic.service.stored_crawls import CrawlSize, check_removable, crawls_of, delete_crawl, make_crawl
 from opic.settings import Settings, topic_of
 from opic.store.connection import store_errors
@@ -111,7 +110,7 @@ class OpenCrawls:
         self._first, self._open = OpenCrawl(settings.crawl, present), dict[str, OpenCrawl]()
         self._thread = ThreadPoolExecutor(1, "opic-crawls")
         self._looking, self._looks = ExitStack(), False
-        self._closing = dict[Backend, threading.Timer]()
+        self._closing = Closing()
 
     @property
     def opened(self) -> list[OpenCrawl]:
@@ -196,9 +195,8 @@ class OpenCrawls:
         """Close the other crawls."""
         self._looking.close()
         self._thread.shutdown()
-        for timer in self._closing.values():
-            timer.cancel()
-        for backend in {*self._closing, *(opened.backend for opened in self._open.values())}:
+        self._closing.close()
+        for backend in {opened.backend for opened in self._open.values()}:
             backend.close()
         self._open.clear()
 
@@ -274,7 +272,7 @@ class OpenCrawls:
         finally:
             self._tell_workers()
             if opened is not None:
-                self._close_later(opened.backend)
+                self._closing.add(opened.backend)
         return keys
 
     def _checked(self, name: str) -> None:
@@ -310,21 +308,11 @@ class OpenCrawls:
         log.info("crawl %s is closed: %s", name, why)
         opened.backend.rest()
         self._tell_workers()
-        self._close_later(opened.backend)
+        self._closing.add(opened.backend)
 
     def _forget(self, name: str) -> None:
         self._drop(name, "another process removed it")
         KnownCrawls(self._settings).forget(name)  # Last: a crawl that is closed saves the state of its importance.
-
-    def _close_later(self, backend: Backend) -> None:
-        def close() -> None:
-            backend.close()
-            del self._closing[backend]
-
-        timer = threading.Timer(CLOSE_SECONDS, close)
-        timer.daemon = True
-        self._closing[backend] = timer
-        timer.start()
 
     def _look(self) -> float:
         self._thread.submit(self._look_at_all).result()
@@ -350,7 +338,7 @@ class OpenCrawls:
         except CrawlMoved as moved:
             opened.go_on(self._backend(opened.name))
             log.info("answering calls on crawl %s from crawl %s", opened.name, moved.to)
-            self._close_later(backend)
+            self._closing.add(backend)
             return
         opened.measure_lag(now)
         if now - opened.asked_at > IDLE_SECONDS and not opened.lag:

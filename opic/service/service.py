@@ -56,7 +56,7 @@ class EmbeddedService:
                 log.warning("%s; until then nothing is accepted", full)
             stack.enter_context(self.server.explaining())
             self.backend = Backend(self.settings, self.server.url, create=self._create)
-            stack.callback(self.backend.close)
+            stack.callback(self._close_backend)
             if self._with_worker:
                 self._workers.start(self.settings, self.server.url)
             if self._with_worker and self._answers:
@@ -95,10 +95,12 @@ class EmbeddedService:
         wanted = [settings_of(self.settings, name) for name in crawls if name not in ended]
         self._workers.run([self.settings, *wanted], self.server.url)
 
+    def _close_backend(self) -> None:
+        self.backend.close()  # Not the one of the start, which may have had successors.
+
     def succeed(self) -> None:
         """Go on with the crawl that took the place of this one: `backend` is another one from now on."""
         backend = Backend(self.settings, self.server.url)
-        self._stack.callback(backend.close)
         backend.start()
         self.backend = backend
 
