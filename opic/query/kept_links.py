@@ -9,6 +9,7 @@ at one position of its journal; a link to a page that its shard does not know ye
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, TypeVar
@@ -107,7 +108,11 @@ class KeptLinks:
     def check(self) -> None:
         """Raise NotKept if the crawl keeps no links, LinksTooLarge if they were found too large; for `catch_up`."""
         if not self.kept:
-            raise NotKept(NOT_KEPT)
+            with ExitStack() as stack:
+                for replica in self.crawl.replicas:  # One that is being loaded knows of no links until that is done.
+                    stack.enter_context(replica.lock)
+                if not self.kept:
+                    raise NotKept(NOT_KEPT)
         if not self.usable:
             if self.loads:
                 self.release()

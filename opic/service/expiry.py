@@ -219,7 +219,7 @@ class Expiry:
         with store_errors():
             keys, client = self._store.shard.keys, self._store.crawl.client
             if client.get(keys.expiring) == self._name.encode():
-                client.pexpire(keys.expiring, round(seconds * 1000))
+                client.set(keys.expiring, self._name, xx=True, px=round(seconds * 1000))
 
     def _pass(self) -> None:
         began = time.monotonic()

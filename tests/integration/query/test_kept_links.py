@@ -1,6 +1,7 @@
 """Kept links without trust: OPIC_KEEP_LINKS begins the keeping, and /v1/inlinks says which pages link to a page."""
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -261,3 +262,19 @@ def place_of(web: Web, url: str) -> Place:
     (place,) = web.crawl.ids_of([url])
     assert place is not None
     return place
+
+
+def test_links_count_as_kept_while_their_replica_is_loaded(valkey: Server) -> None:
+    """Half loaded, a replica knows of reads and not of links: a question then was told that none are kept."""
+    web = Web(valkey, "half-loaded")
+    web.read(PAGES[0], PAGES[1:3])
+    web.crawl.follow()
+    kept, (replica,) = KeptLinks(web.crawl), web.crawl.replicas
+    with ThreadPoolExecutor(1) as thread:
+        with replica.following():
+            trust, replica.trust = replica.trust, None
+            asked = thread.submit(kept.check)
+            with pytest.raises(TimeoutError):
+                asked.result(timeout=0.2)
+            replica.trust = trust
+        assert asked.result(timeout=WAIT_SECONDS) is None
