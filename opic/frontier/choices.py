@@ -52,7 +52,7 @@ class Choices:
 
     def use(self, orders: Orders) -> None:
         """Choose by these orders from now on."""
-        with self._hot.locked():  # Threads that let the replicas follow tell the indexes of changes.
+        with self._crawl.locked():  # Threads that let the replicas follow tell the indexes of changes.
             if orders.importance is not self._importance:
                 if self._importance is not None:
                     self._importance.drop(self._hot.orders)
@@ -99,7 +99,7 @@ class Choices:
         version = self._hot.news, self._crawl.loads, self.ranking(by.mode, None)
         before = self._ahead.get(by.mode)
         if before is not None and before.is_valid(version):
-            with self._hot.locked():
+            with self._crawl.locked():
                 picked = before.take_free(self._hot.orders, SIDES[by.mode], count, self._fit_of(ration))
             if len(picked) == count and not self._unfit(picked).any():
                 return picked
@@ -155,7 +155,7 @@ class Choices:
 
     def _choose(self, by: Choice, count: int, hosts: int | None, ration: Ration | None) -> Picked:
         for _ in range(PICKS_MAX):
-            with self._hot.locked():
+            with self._crawl.locked():
                 if self._hot.is_current():
                     within = self._within(by.domains)
                     if hosts is not None:
@@ -201,7 +201,7 @@ class Choices:
         """Note that pages that were picked are to be leased: those that a policy draws are drawn again."""
         if not by.policy:
             return
-        with self._hot.locked():
+        with self._crawl.locked():
             if self._hot.is_current():
                 for part, (_, orders) in enumerate(self._policies.mix(by.policy)):
                     own, every = picked.parts == part, not (by.domains or by.nearness)
@@ -280,7 +280,7 @@ class Choices:
 
     def first_free(self, by: Choice, seconds_max: float) -> float | None:
         """Return the number of seconds until the first requested page is free; None if there is none."""
-        with self._hot.locked():
+        with self._crawl.locked():
             if not self._hot.is_current():
                 return None
             first = first_free(
@@ -318,7 +318,7 @@ class Choices:
         self, mode: str, domains: tuple[str, ...], nearness: int, *, empty: bool
     ) -> dict[str, int] | None:
         totals, delayed = np.zeros(page_counts.CODES, np.int64), np.zeros(2, np.int64)
-        with self._hot.locked():
+        with self._crawl.locked():
             if not self._hot.is_current():
                 return None
             for hot in self._hot.shards:

@@ -5,8 +5,7 @@ used, and again when changes by other endpoints may have been missed.
 """
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -81,14 +80,6 @@ class HotCrawl:
         hot = self._shards[shard]
         return hot if hot is not None and hot.is_current else None
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the locks of all replicas, so that they do not change."""
-        with ExitStack() as stack:
-            for replica in self.crawl.replicas:
-                stack.enter_context(replica.lock)
-            yield
-
     @property
     def shards(self) -> list[HotShard]:
         """The shards that `prepare` created."""
@@ -101,7 +92,7 @@ class HotCrawl:
 
     def drop(self) -> None:
         """Drop all state; `prepare` builds it again from the replicas and the store."""
-        with self.locked():
+        with self.crawl.locked():
             for shard in range(len(self.crawl)):
                 self._discard(shard)
             self.groups = HostGroups(self.crawl.replicas, self.terms.politeness.by)

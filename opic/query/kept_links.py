@@ -9,7 +9,6 @@ at one position of its journal; a link to a page that its shard does not know ye
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, TypeVar
@@ -108,9 +107,7 @@ class KeptLinks:
     def check(self) -> None:
         """Raise NotKept if the crawl keeps no links, LinksTooLarge if they were found too large; for `catch_up`."""
         if not self.kept:
-            with ExitStack() as stack:
-                for replica in self.crawl.replicas:  # One that is being loaded knows of no links until that is done.
-                    stack.enter_context(replica.lock)
+            with self.crawl.locked():  # A replica that is being loaded knows of no links until that is done.
                 if not self.kept:
                     raise NotKept(NOT_KEPT)
         if not self.usable:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -141,6 +142,14 @@ class Crawl(CrawlShards):
                     self._renew()
                 self._served, self.as_of, self._looked_at = served, now, monotonic
         return self.replicas
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the locks of all replicas, so that they do not change, and none is being loaded."""
+        with ExitStack() as stack:
+            for replica in self.replicas:
+                stack.enter_context(replica.lock)
+            yield
 
     def show(self) -> None:
         """See that every later answer shows the store as it is now, or later, also where it is of a kept state."""
