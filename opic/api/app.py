@@ -27,6 +27,7 @@ from opic.messages import definitions, events, frontier, importance, local, oper
 from opic.service.backend import Backend
 from opic.service.open_crawls import OpenCrawls
 from opic.service.tokens import Role, Tokens
+from opic.settings import Settings
 
 log = logging.getLogger("opic.api")
 
@@ -69,7 +70,7 @@ def create_app(
     def document() -> dict[str, Any]:
         return openapi(table, secured=tokens.required, crawl=settings.crawl)
 
-    routes = _routes(table, calls)
+    routes = _routes(table, calls, settings)
     _add_pages(routes, document)
     return Application(
         routes,
@@ -88,11 +89,11 @@ def _routes_for(
 ) -> Routes:
     """Return the routes of a crawl that is not OPIC_CRAWL; the function is told how many pages are handed out."""
     calls = Calls(backend, backend.not_ready, lambda answer, *_: count_pages(len(answer.pages)))
-    return _routes(table_of(calls, Definitions(backend), of_crawls, get_metrics), calls)
+    return _routes(table_of(calls, Definitions(backend), of_crawls, get_metrics), calls, backend.settings)
 
 
-def _routes(table: Iterable[Described], calls: Calls) -> Routes:
-    routes = Routes(calls.settings.max_body_bytes, calls.show)
+def _routes(table: Iterable[Described], calls: Calls, settings: Settings) -> Routes:
+    routes = Routes(settings.max_body_bytes, calls.show)
     for entry in table:
         routes.add(entry.method, entry.path, entry.call, entry.role)
     return routes

@@ -87,7 +87,7 @@ class Calls:
         """
         self.instance = instance or uuid.uuid4().hex
         self._handed, self._not_ready, self._backend = handed, not_ready, backend
-        self.settings = self._settings = backend.settings
+        self._settings = backend.settings
         self._pages = Coalescer[Ask, ImportanceAnswer](self._importances, "importance")
         self._slow_pages = Coalescer[Ask, ImportanceAnswer](self._importances, "slow importance", 1, SLOW_THREADS)
         self._at_hand = InLoop[Ask, ImportanceAnswer | None](self._found_at_hand)

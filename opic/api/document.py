@@ -13,7 +13,7 @@ from opic import __version__
 from opic.api import examples
 from opic.api.etags import KEPT
 from opic.api.problems import JSON, described
-from opic.api.router import AFTER, CRAWL, CRAWLS, VERSION, WITH_BODY, asked_of
+from opic.api.router import AFTER, CRAWL, CRAWLS, WITH_BODY, asked_of, in_crawl
 from opic.messages.operation import ProblemDetails
 from opic.model.events import CrawlEvent
 from opic.service.positions import POSITION
@@ -134,11 +134,6 @@ def openapi(calls: Iterable[Described], *, secured: bool, crawl: str) -> dict[st
         scheme = {"type": "http", "scheme": "bearer", "description": _SCHEME}
         document["components"]["securitySchemes"] = {"token": scheme}
     return document
-
-
-def in_crawl(path: str) -> bool:
-    """Return whether a path may have a crawl's name before it."""
-    return path.startswith(VERSION) and not path.startswith(CRAWLS)
 
 
 def schemas_of(kinds: Iterable[type[Struct]]) -> Schemas:

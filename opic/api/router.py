@@ -68,7 +68,7 @@ class Routes:
             _, by_method = self._under.setdefault(before, (last[1:-1], {}))
         else:
             by_method = self._fixed.setdefault(path, Found({}, {}, is_open=role is None)).by_method
-        show = self._show if path.startswith(VERSION) and not path.startswith(CRAWLS) else None
+        show = self._show if in_crawl(path) else None
         by_method[method] = Route(path, handler_of(method, call, self._body_bytes_max, show), role)
 
     def find(self, path: str) -> Found | None:
@@ -96,6 +96,11 @@ class Routes:
         own = VERSION + call.removeprefix(VERSION[1:])
         matched = None if own.startswith(CRAWLS) else self.find(own)
         return None if matched is None else (own, matched._replace(parameters={**matched.parameters, CRAWL: crawl}))
+
+
+def in_crawl(path: str) -> bool:
+    """Return whether a call is about one crawl, so that its path may have the crawl's name before it."""
+    return path.startswith(VERSION) and not path.startswith(CRAWLS)
 
 
 def asked_of(call: Call) -> type[Struct] | None:
