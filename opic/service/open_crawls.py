@@ -238,16 +238,14 @@ class OpenCrawls:
 
     def _made(self, name: str, rules: Mapping[str, int | bool | str]) -> bool:
         check_name(name)
-        made, client = False, self._first.backend.crawl.client
-        is_there = self.is_first(name) or self._is_stored(name)
-        if not is_there:
+        client, settings = self._first.backend.crawl.client, settings_of(self._settings, name)
+        if self.is_first(name) or self._is_stored(name):
+            made = make_crawl(client, after_moves(client, settings).crawl, rules, settings.shards)
+        else:
             self._check_room(name)
-            settings = settings_of(self._settings, name)
             check_topic(settings)
             KnownCrawls(settings).check(client)
-        given = rules if is_there else {**self._settings.rules_given(), **rules}
-        in_place = after_moves(client, settings_of(self._settings, name)).crawl if is_there else name
-        made = make_crawl(client, in_place, given, self._settings.shards)
+            made = make_crawl(client, name, {**self._settings.rules_given(), **rules}, settings.shards)
         if not self.is_first(name) and name not in self._open:
             self._open_now(name)
         return made
