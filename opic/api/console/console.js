@@ -227,6 +227,11 @@ async function wentToAnother() {
   return true;
 }
 
+// Goes to a crawl that the token is for, or else asks for a token. `why`: what a token that is known may not do.
+async function tokenRefused(why) {
+  if (!why || !(await wentToAnother())) wantToken(why);
+}
+
 const PANELS = [
   { id: "stats", path: "v1/stats", every: 2, show: showStats },
   { id: "top", path: "v1/top", with: { n: ROWS }, every: 5, show: showTop },
@@ -258,9 +263,7 @@ async function refresh(panel) {
   } catch (error) {
     if (!(error instanceof Trouble)) throw error;
     panel.due = clock() + Math.max(panel.every, error.retrySeconds);
-    if (error.kind === "token") {
-      if (!error.message || !(await wentToAnother())) wantToken(error.message);
-    }
+    if (error.kind === "token") await tokenRefused(error.message);
     else if (error.kind === "away" && panel === STATS) lost(error);
     else {
       if (error.kind === "missing") panel.due = clock() + MISSING_SECONDS;
@@ -445,9 +448,7 @@ async function showFound(url, { scroll = true } = {}) {
     byId("page-found").hidden = true;
     setText(said, plain(error.message));
     if (error.kind === "away") STATS.due = 0;
-    if (error.kind === "token") {
-      if (!error.message || !(await wentToAnother())) wantToken(error.message);
-    }
+    if (error.kind === "token") await tokenRefused(error.message);
   }
   tell();
 }
@@ -505,9 +506,7 @@ async function find(text, after = null) {
     byId("matches").hidden = true;
     setText(byId("page-said"), plain(error.message));
     if (error.kind === "away") STATS.due = 0;
-    if (error.kind === "token") {
-      if (!error.message || !(await wentToAnother())) wantToken(error.message);
-    }
+    if (error.kind === "token") await tokenRefused(error.message);
   }
   tell();
 }
@@ -571,9 +570,7 @@ async function showInflow(domain) {
     byId("inflow").hidden = true;
     setText(said, plain(error.message));
     if (error.kind === "away") STATS.due = 0;
-    if (error.kind === "token") {
-      if (!error.message || !(await wentToAnother())) wantToken(error.message);
-    }
+    if (error.kind === "token") await tokenRefused(error.message);
   }
 }
 
