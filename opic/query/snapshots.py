@@ -288,16 +288,24 @@ class Snapshots:
             self._ranking = self._current(SNAPSHOT_SECONDS).ranking
 
     def _current(self, age_seconds_max: float) -> Snapshot:
+        with self._lock:
+            if (kept := self._kept(age_seconds_max)) is not None:
+                return kept
         with self.crawl.upkeep.rested(), self._lock:
-            shown, as_of = self._shown, self.crawl.as_of
-            if shown is not None and not self._still_true(shown):
-                shown = None  # Even with the same head it is of no use: reading more from its replicas raises Outdated.
-            if shown is not None and shown.heads == self.crawl.heads():
-                self._shown = shown = replace(shown, as_of=max(as_of, shown.as_of))
-            elif shown is None or not self.crawl.upkeep.serves(shown.as_of, age_seconds_max):
+            if (kept := self._kept(age_seconds_max)) is None:  # Else another question made it.
                 with self.crawl.upkeep.measured("snapshot"):
-                    self._shown = shown = Snapshot.of(as_of, self.crawl, self._guesses, self.loaded)
+                    kept = self._shown = Snapshot.of(self.crawl.as_of, self.crawl, self._guesses, self.loaded)
+            return kept
+
+    def _kept(self, age_seconds_max: float) -> Snapshot | None:
+        """Return the last snapshot if it is current, or young and answers need not be. The caller holds the lock."""
+        shown, as_of = self._shown, self.crawl.as_of  # The heads are read later: as of that time, or newer.
+        if shown is None or not self._still_true(shown):  # Even with the same head, reading more would raise Outdated.
+            return None
+        if shown.heads == self.crawl.heads():
+            shown = self._shown = replace(shown, as_of=max(as_of, shown.as_of))
             return shown
+        return shown if self.crawl.upkeep.serves(shown.as_of, age_seconds_max) else None
 
     def _still_true(self, shown: Snapshot | Ranking) -> bool:
         return shown.loads == self.crawl.loads
