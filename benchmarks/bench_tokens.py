@@ -249,13 +249,18 @@ def settle(url: str, token: str) -> None:
     wait_for("all events have taken effect", settled)
 
 
+def options(about: str | None) -> argparse.Namespace:
+    """Return what the command line says."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each situation")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--result", type=Path)
+    return parser.parse_args()
+
+
 def main() -> None:
     """Measure, and print the figures."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--seconds", type=float, default=3.0, help="of each situation")
-    options.add_argument("--rounds", type=int, default=1)
-    options.add_argument("--result", type=Path)
-    given = options.parse_args()
+    given = options(__doc__)
     with tempfile.TemporaryDirectory(prefix="opic-bench-") as folder:
         found: dict[str, Any] = {"call_us": costs(Path(folder))}
         found["sharing"] = sharing(Path(folder), given.seconds, given.rounds)

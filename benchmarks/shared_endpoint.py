@@ -5,7 +5,6 @@ two crawls of a store, each with a worker, have an endpoint each, and one togeth
 other is flooded, as in bench_tokens.py. Not in `make bench`, whose run of bench_tokens.py has most of it.
 """
 
-import argparse
 import asyncio
 import json
 import resource
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from bench_tokens import own_endpoints, process, sharing
+from bench_tokens import options, own_endpoints, process, sharing
 from harness import write_result
 
 from opic.api.app import create_app
@@ -93,11 +92,7 @@ ENDPOINTS = {"own_endpoints": own_endpoints, "one_endpoint": one_endpoint}
 
 def main() -> None:
     """Measure, and print the figures."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--seconds", type=float, default=3.0, help="of each situation")
-    options.add_argument("--rounds", type=int, default=1)
-    options.add_argument("--result", type=Path)
-    given = options.parse_args()
+    given = options(__doc__)
     with tempfile.TemporaryDirectory(prefix="opic-bench-") as folder:
         found = asyncio.run(costs(Path(folder)))
         taken: dict[str, list[dict[str, dict[str, Any]]]] = {name: [] for name in ENDPOINTS}
