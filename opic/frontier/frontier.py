@@ -207,15 +207,14 @@ class Frontier:
         return self.crawl.steadily(lambda: self._explained(canonical))
 
     def _explained(self, canonical: str) -> Standing | None:
-        (shard_page,), rows = self.crawl.find_rows([canonical])
+        (shard_page,) = self.crawl.ids_of([canonical])
         if shard_page is None:
             return None
         if self.admission is not None:
             self.admission.check_policy()
             self.admission.judge(shard_page[0], np.array([shard_page[1]]))
-        standing = PageStanding.read(self.crawl, shard_page, canonical, rows, self.politeness, self.admission)
-        with self.crawl.replicas[shard_page[0]].lock:
-            hindrances = standing.hindrances()
+        standing = PageStanding.read(self.crawl, shard_page, canonical, self.politeness, self.admission)
+        hindrances = standing.hindrances()
         why_not = [row.why(standing) for row in hindrances]
         if not standing.state & Flag.KNOWN:
             hindrances, why_not = [], ["the page is not known"]

@@ -1,14 +1,14 @@
 """Explain why a page is or is not handed out next: each obstacle (lease, back-off, host delay) and when it ends."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from opic.admission import SCOPE, Admission
-from opic.arrays import Bools, Int64s
+from opic.arrays import Int64s
 from opic.frontier.crawl_orders import ByColumn, RankedOrder
 from opic.frontier.held_pages import host_politeness_of, ids_of, read_sets
 from opic.frontier.host_groups import group_of
@@ -16,17 +16,18 @@ from opic.frontier.hot_shard import ShardColumns
 from opic.frontier.page_counts import codes_of
 from opic.frontier.page_keys import NOWHERE, STRATEGIES, keys_of
 from opic.frontier.requests import FrontierTerms, PolitenessSettings
-from opic.frontier.revisit import RevisitTerms
 from opic.messages.frontier import HostPoliteness
 from opic.messages.hindrances import HINDRANCES, Hindrance
 from opic.messages.importance import AppliedRule
 from opic.model.cash import DAY_US, MILLION, Flag
 from opic.model.page_notes import GIVEN_UP
 from opic.replica import Crawl, Replica
-from opic.replica.crawl import Place, Rows
+from opic.replica.crawl import Place
+from opic.store.keys import Keys
 from opic.store.refusals import field_of, read_refusal
 from opic.urls.canonical import host_of, shard_of
 
+T = TypeVar("T", bool, float)
 SAME_SECONDS: Final = 0.001  # The store keeps these times in microseconds, as text.
 
 
@@ -78,61 +79,63 @@ class PageStanding:
     host: str
     state: int  # Its state byte.
     cash: int
+    is_ruled_out: bool  # Whether the scope, a rule or its shape keeps it from being offered.
+    is_given_up: bool  # After failed fetches, by an event, or with its host.
     rules: list[AppliedRule]  # Those that apply to it.
-    columns: ShardColumns
     page: Int64s  # Its id, (1,).
+    held_by: list[Hindrance]  # Those whose mask or time holds it back.
 
     @classmethod
-    def read(  # noqa: PLR0917 - what one page is looked up by
-        cls, crawl: Crawl, shard_page: Place, url: str, rows: Rows, politeness: PolitenessSettings,
-        admission: Admission | None,
-    ) -> "PageStanding":  # fmt: skip
-        """Read the state of a page, given its canonical URL and its row. Reads all active leases of the shard."""
+    def read(
+        cls, crawl: Crawl, shard_page: Place, url: str, politeness: PolitenessSettings, admission: Admission | None
+    ) -> "PageStanding":
+        """Read the state of a page, given its canonical URL. Reads all active leases of the shard.
+
+        All that the replica tells is of one moment of it, so that no part contradicts another.
+        """
         host, (shard, number) = host_of(url), shard_page
-        keys, replica, page = crawl.shards[shard].keys, crawl.replicas[shard], str(number)
-        time_us, lease, waits, failed, host_free, refusal, address, polite, asked_for, blocked, limit = crawl.ask([
-            ["FCALL_RO", "opic_5_now", 1, keys.leases],
-            ["ZSCORE", keys.leases, page], ["ZSCORE", keys.waits, page],
-            ["HGET", keys.fails, page], ["ZSCORE", keys.hosts, host],
-            ["HGET", keys.refusals, field_of(number)], ["HGET", keys.addresses, host],
-            *(["HGET", key, host] for key in (keys.polite, keys.crawl_delays, keys.blocks, keys.limits)),
-        ])  # fmt: skip
+        keys, replica = crawl.shards[shard].keys, crawl.replicas[shard]
+        time_us, lease, waits, failed, host_free, refusal, address, polite, asked_for, blocked, limit = crawl.ask(
+            _questions(keys, number, host)
+        )
         now, refused = time_us / MILLION, read_refusal(refusal, number)
         holds = _Holds.of(now, lease, waits, int(failed or 0), politeness.retry_seconds)
         own = host_politeness_of(polite) if polite else HostPoliteness()
         delay = _delay_of(own, politeness, float(asked_for or 0))
         ((leased, _),), ids = read_sets(crawl, [(keys.leases, f"({time_us}")]), np.array([number])
+        group, rules = read_group(crawl, host, address, politeness.by), [] if admission is None else admission.why(url)
         with replica.lock:
             columns = _columns_of(host, own, limit, ShardColumns(replica, politeness, admission))
-            given_up = columns.given_up(ids)
-        revisit_at, revisit_seconds, failed_fetches, not_before, priority = _terms_of(replica, columns.revisit, ids)
-        silence, group = _silence_of(replica, host, politeness), read_group(crawl, host, address, politeness.by)
-        own_free = max(float(host_free or 0) if delay else 0.0, float(blocked or 0), silence.until)
-        return cls(
-            now=now,
-            lease_until=_later(holds.lease_until, now),
-            waits_until=None if given_up is not None and given_up[0] else _later(holds.waits_until, now),
-            failures=holds.failures,
-            host_free_at=_later(max(own_free, now + group.rests_seconds if delay else 0.0), now),
-            group=group,
-            delay=delay,
-            cap=politeness.host_in_flight if own.in_flight is None else own.in_flight,
-            in_flight=_count_of(replica, host, ids_of(leased)),
-            refused=refused[1] if refused and holds.since(refused[0], politeness.retry_seconds) else None,
-            revisit_at=_later(revisit_at, now),
-            revisit_seconds=revisit_seconds,
-            failed_fetches=None if failed_fetches == GIVEN_UP else failed_fetches,
-            silence=silence,
-            not_before=_later(not_before, now),
-            priority=priority,
-            host_limit=int(limit or 0),
-            host=host,
-            state=int(rows.state[0]),
-            cash=int(rows.cash[0]),
-            rules=[] if admission is None else admission.why(url),
-            columns=columns,
-            page=ids,
-        )
+            (failed_fetches,), _, (priority,) = (part.tolist() for part in replica.offers.columns_of(ids))
+            is_given_up, silence = _first(columns.given_up(ids), False), _silence_of(replica, host, politeness)
+            own_free = max(float(host_free or 0) if delay else 0.0, float(blocked or 0), silence.until)
+            return cls(
+                now=now,
+                lease_until=_later(holds.lease_until, now),
+                waits_until=None if is_given_up else _later(holds.waits_until, now),
+                failures=holds.failures,
+                host_free_at=_later(max(own_free, now + group.rests_seconds if delay else 0.0), now),
+                group=group,
+                delay=delay,
+                cap=politeness.host_in_flight if own.in_flight is None else own.in_flight,
+                in_flight=_count_of(replica, host, ids_of(leased)),
+                refused=refused[1] if refused and holds.since(refused[0], politeness.retry_seconds) else None,
+                revisit_at=_later(_first(columns.revisit_at(ids), 0.0), now),
+                revisit_seconds=_first(columns.revisit.seconds(ids), 0.0),
+                failed_fetches=None if failed_fetches == GIVEN_UP else failed_fetches,
+                silence=silence,
+                not_before=_later(_first(columns.not_before(ids), 0.0), now),
+                priority=priority,
+                host_limit=int(limit or 0),
+                host=host,
+                state=int(replica.state[ids][0]),
+                cash=int(replica.cash(ids)[0]),
+                is_ruled_out=_first(columns.ruled_out(ids), False),
+                is_given_up=is_given_up,
+                rules=rules,
+                page=ids,
+                held_by=[row for row in HINDRANCES if _holds_back(row, columns, ids, now)],
+            )
 
     @property
     def group_delays(self) -> bool:
@@ -149,16 +152,6 @@ class PageStanding:
         return bool(self.state & Flag.GONE)
 
     @property
-    def is_ruled_out(self) -> bool:
-        """Whether the scope, a rule or its shape keeps it from being offered."""
-        return self._in(self.columns.ruled_out)
-
-    @property
-    def is_given_up(self) -> bool:
-        """Whether it is given up after failed fetches, by an event, or with its host."""
-        return self._in(self.columns.given_up)
-
-    @property
     def is_outside(self) -> bool:
         """Whether it is outside the scope."""
         return any(rule.rule == SCOPE for rule in self.rules)
@@ -168,24 +161,40 @@ class PageStanding:
         """Whether it is kept from being offered because its URL looks like a trap."""
         return self.is_ruled_out and any(rule.rule.startswith("trap") for rule in self.rules)
 
-    def _in(self, mask_of: Callable[[Int64s], Bools | None]) -> bool:
-        mask = mask_of(self.page)
-        return mask is not None and bool(mask[0])
-
     def hindrances(self) -> list[Hindrance]:
-        """Return what keeps it from being handed out now, its host last; the caller holds the replica's lock."""
+        """Return what keeps it from being handed out now, its host last."""
         return sorted((row for row in HINDRANCES if self._is_held_by(row)), key=lambda row: row.kind == "")
 
     def _is_held_by(self, row: Hindrance) -> bool:
         if row.holds is not None:
             return row.holds(self)
-        if row.flag:
-            return bool(self.state & getattr(Flag, row.flag))
-        if row.mask is not None:
-            return self._in(partial(row.mask, self.columns))
-        assert row.until is not None
-        until = row.until(self.columns, self.page)
-        return until is not None and bool(until[0] > self.now)
+        return bool(self.state & getattr(Flag, row.flag)) if row.flag else row in self.held_by
+
+
+def _questions(keys: Keys, page: int, host: str) -> list[list[Any]]:
+    """Return the commands that read the server's time, and what a shard keeps of a page and its host."""
+    of_host = (keys.addresses, keys.polite, keys.crawl_delays, keys.blocks, keys.limits)
+    return [
+        ["FCALL_RO", "opic_5_now", 1, keys.leases],
+        ["ZSCORE", keys.leases, page],
+        ["ZSCORE", keys.waits, page],
+        ["HGET", keys.fails, page],
+        ["ZSCORE", keys.hosts, host],
+        ["HGET", keys.refusals, field_of(page)],
+        *(["HGET", key, host] for key in of_host),
+    ]
+
+
+def _holds_back(row: Hindrance, columns: ShardColumns, page: Int64s, now: float) -> bool:
+    """Return whether the mask or the time of a hindrance holds a page back."""
+    if row.mask is not None:
+        return _first(row.mask(columns, page), False)
+    return row.until is not None and _first(row.until(columns, page), 0.0) > now
+
+
+def _first(column: NDArray[Any] | None, default: T) -> T:
+    """Return the only value of a column, or what no column means."""
+    return default if column is None else type(default)(column[0])
 
 
 def _delay_of(own: HostPoliteness, politeness: PolitenessSettings, asked_for: float) -> float:
@@ -200,16 +209,6 @@ def _columns_of(host: str, own: HostPoliteness, limit: bytes | None, columns: Sh
     if limit is not None:
         columns.limits.replace({host: int(limit)})
     return columns
-
-
-def _terms_of(replica: Replica, revisit: RevisitTerms, ids: Int64s) -> tuple[float, float, int, float, float]:
-    """Return when a page is due after its last read, its revisit time, failures, `not_before`, and priority."""
-    with replica.lock:
-        due, seconds = (
-            0.0 if column is None else float(column[0]) for column in (revisit.due(ids), revisit.seconds(ids))
-        )
-        (failed,), (not_before_us,), (priority,) = (part.tolist() for part in replica.offers.columns_of(ids))
-    return due, seconds, failed, not_before_us / MILLION, priority
 
 
 class GroupRest(NamedTuple):
@@ -243,9 +242,8 @@ class HostSilence(NamedTuple):
 
 
 def _silence_of(replica: Replica, host: str, politeness: PolitenessSettings) -> HostSilence:
-    with replica.lock:
-        number = replica.hosts.number(host)
-        rows = replica.host_failures.rows(np.array([] if number is None else [number], np.int64))
+    number = replica.hosts.number(host)
+    rows = replica.host_failures.rows(np.array([] if number is None else [number], np.int64))
     given_up = bool(politeness.patience.gives_up(*rows).any())
     until = 0.0 if given_up else float(politeness.patience.rests_until(*rows).max(initial=0.0))
     return HostSilence(int(rows[0].max(initial=0)), given_up, until)
@@ -253,9 +251,8 @@ def _silence_of(replica: Replica, host: str, politeness: PolitenessSettings) -> 
 
 def _count_of(replica: Replica, host: str, ids: Int64s) -> int:
     """Count the pages of a host among some."""
-    with replica.lock:
-        hosts = replica.host[ids[ids < len(replica)]]
-        return int(np.count_nonzero(hosts == replica.hosts.number(host)))
+    hosts = replica.host[ids[ids < len(replica)]]
+    return int(np.count_nonzero(hosts == replica.hosts.number(host)))
 
 
 def _later(time: float | None, now: float) -> float | None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from opic.frontier.page_counts import WORDS
 from opic.model.classes import check_classes, encode_classes
 
 A, B, C = "http://a.org/", "http://b.org/", "http://c.org/"
+PAGES_READ = 300
 NEVER = dict.fromkeys(WORDS, 0)
 
 
@@ -291,3 +293,26 @@ def test_number_of_domains_has_a_limit(valkey: Server) -> None:
     crawl.frontier.next(domains=[f"{i}.org" for i in range(100)])
     with pytest.raises(BadInput, match="domains: 101 is over the limit of 100"):
         crawl.frontier.next(domains=[f"{i}.org" for i in range(101)])
+
+
+def test_explanation_of_a_page_that_is_read_meanwhile_is_of_one_moment(valkey: Server) -> None:
+    crawl, urls = crawling(valkey, waits(host_delay_seconds=0.0)), [f"http://a.org/{i}" for i in range(PAGES_READ)]
+    crawl.seed(urls)
+
+    def read_all() -> None:
+        for url in urls:
+            read(crawl, url)
+            crawl.pages.follow()
+
+    frontier = Frontier(crawl.pages, waits())
+    with ThreadPoolExecutor() as threads:
+        reading = threads.submit(read_all)
+        at = 0
+        while not reading.done() and at < len(urls):
+            told = frontier.explain(urls[at])
+            assert told is not None
+            was_read = told.revisit_at is not None
+            assert told.held_back == ["revisit"] * was_read
+            assert told.state == ("read" if was_read else "unread")
+            at += was_read
+        reading.result()
