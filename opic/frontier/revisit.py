@@ -73,13 +73,17 @@ class RevisitTerms:
         return seconds if of_rule is None else np.where(np.isnan(of_rule), seconds, of_rule)
 
     def due(self, ids: Int64s) -> Float64s | None:
-        """Return when pages may be offered again, in Unix seconds, 0 for pages never read; None if at any time."""
+        """Return when pages may be offered again, in Unix seconds; None if at any time.
+
+        0 for pages never read, and for those without a revisit time, also where the clock that told their read is
+        ahead of the server's.
+        """
         seconds = self.seconds(ids)
         if seconds is None:
             return None
         rows = self._replica.columns.row[ids]
         read_us = self._replica.histories.last_read_us(rows)
-        due: Float64s = np.where(read_us > 0, read_us / MILLION + seconds, 0.0)
+        due: Float64s = np.where((read_us > 0) & (seconds > 0), read_us / MILLION + seconds, 0.0)
         return due
 
     def read_pages(self) -> Int64s:

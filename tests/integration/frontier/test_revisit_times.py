@@ -151,6 +151,17 @@ def test_most_specific_time_applies(valkey: Server) -> None:
     until(lambda: offered() == [])
 
 
+def test_page_without_a_revisit_time_is_offered_though_its_crawlers_clock_is_ahead(valkey: Server) -> None:
+    crawl = crawling(valkey)
+    crawl.frontier.set_host_politeness({"a.org": HostPoliteness(revisit_seconds=0.0)})
+    for url in (A, B):
+        read(crawl, url, fetched_at=time.time() + 3_600)
+    assert peeked(crawl.frontier) == [A, C]
+    told = crawl.frontier.explain(A)
+    assert told is not None
+    assert (told.next, told.revisit_at) == (True, None)
+
+
 @pytest.mark.parametrize("seconds", [-1, float("nan"), "60", True, 1e9])
 def test_impossible_times_are_refused(seconds: Any) -> None:
     with pytest.raises(BadInput, match="revisit_seconds"):
