@@ -15,7 +15,7 @@ from opic.arrays import Bools, Float64s, Int64s, values_at
 from opic.errors import NotKept, NoTrust
 from opic.frontier.expansion import InLinkColumns
 from opic.frontier.hot_order import HotOrder
-from opic.frontier.page_keys import NOWHERE, Order, OrderColumns
+from opic.frontier.page_keys import NOWHERE, OFFERED_BITS, Order, OrderColumns
 from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS, PagesRequest
 from opic.model.cash import Flag
 from opic.query.coverage import CoverageQuery, CoverageView
@@ -36,7 +36,7 @@ class RankedPages:
 
     keys: Float64s  # NOWHERE for pages that are not in the order.
     read_us: Int64s  # When each was last read, NEVER for pages never read. Pages read since are left out.
-    later: float = NOWHERE  # The key of pages that became known later.
+    later: float = NOWHERE  # The key of pages never read that became known, or came back, later.
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,17 @@ class ByColumn(Order):
         """Return the keys that the pages had, if they were not read since."""
         ranked, read = self.ranked, (self.columns.state[ids] & Flag.OPEN) != 0
         keys, then = values_at(ranked.keys, ids, NOWHERE), values_at(ranked.read_us, ids, NEVER)
-        keys[ids >= len(ranked.keys)] = ranked.later
-        same = np.where(read, self.columns.last_read_us(ids) == then, then == NEVER)
-        return np.where(same, keys, NOWHERE)
+        keys[(self.columns.last_read_us(ids) != then) & read] = NOWHERE
+        keys[((then != NEVER) | (keys == NOWHERE)) & ~read] = ranked.later
+        return keys
 
     def column(self) -> tuple[Float64s, Bools]:
-        """Return the keys as they were, without a look at the pages as they are now."""
+        """Return the keys as they were, but those of pages that came back; no page is looked at beyond its state."""
         known = min(len(self.ranked.keys), len(self.columns))
-        return self.ranked.keys[:known], self.ranked.read_us[:known] != NEVER
+        keys, was_read = self.ranked.keys[:known], self.ranked.read_us[:known] != NEVER
+        unread = (self.columns.state[:known] & (OFFERED_BITS | Flag.OPEN)) == Flag.KNOWN
+        back = ((keys == NOWHERE) | was_read) & unread
+        return np.where(back, self.ranked.later, keys), was_read & ~back
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +84,8 @@ class RankedOrder:
     def by_importance(cls, view: FetchView) -> "RankedOrder":
         """Return all pages that may be fetched: those never read by importance, then the others.
 
-        Pages that became known later are last of those never read: they count as a little less than the least.
+        Pages that became known later, or came back, are last of those never read: they count as a little less than the
+        least.
         """
         least = min((float(shard.unread_keys.min()) for shard in view.shards if len(shard.unread_keys)), default=1.0)
         shards = []

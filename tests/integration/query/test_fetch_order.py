@@ -183,6 +183,31 @@ def test_pages_come_by_cash_until_the_order_is_known_then_new_pages_come_last(va
     assert not {MANY[0], MANY[12]} & set(again)  # They come with the next order.
 
 
+@pytest.mark.parametrize("some", [MANY[5:6], MANY[4:10]], ids=["one", "all that were never read"])
+@pytest.mark.parametrize("used", [True, False], ids=["an order in use", "an order not used yet"])
+def test_pages_that_come_back_are_suggested_before_the_next_order(
+    valkey: Server, some: list[str], *, used: bool
+) -> None:
+    """Those forgotten, and those gone, when the order was computed, which a thread does; it is stopped here."""
+    web = Ordered(valkey, f"back-{len(some)}-{used}")
+    for page in MANY[:4]:
+        web.read(page, MANY[4:10])
+    web.read(MANY[1], [], 404)
+    web.forget(MANY[0], *some)
+    exact = Exact(web.flows)
+    exact.start(web.order)
+    until(lambda: web.frontier.peek(1).order == "exact")
+    exact.close()
+    came_back = {MANY[0], MANY[1], *some}
+    web.seed(sorted(came_back))
+    if not used:
+        web.frontier.peek(1)  # With the order that is in use.
+        web.order.listeners[-1](web.order._view)
+    found = web.urls(20, mode="discover")
+    assert set(found) == {*MANY[4:10], *came_back}
+    assert set(found[-len(came_back) :]) == came_back
+
+
 def test_frontier_of_a_crawl_without_links_is_ordered_by_cash_without_a_note(valkey: Server) -> None:
     plain = Web(valkey, "no-links", keep_links=False)
     for page in PAGES[:6]:
