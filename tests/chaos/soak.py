@@ -15,6 +15,7 @@ import argparse
 import itertools
 import json
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -69,6 +70,8 @@ NEXT_SECONDS, QUESTION_SECONDS, REFUSAL_SECONDS, DECEIT_SECONDS = 0.25, 0.05, 3.
 FORGET_SECONDS, DEFINE_SECONDS, BACKUP_SECONDS = 15.0, 30.0, 300.0
 SEEDS_A_CALL = 1_000
 LAG_SECONDS_MAX = 300.0
+WRONG_SHOWN = 5  # Of each kind.
+ENTRY = re.compile(r"^(?=\d{4}-\d\d-\d\d )", re.MULTILINE)  # Where an entry of a log begins.
 
 
 class Load:
@@ -186,16 +189,14 @@ class Load:
         self.call(client, "forget", "DELETE", "/v1/pages", {200}, params={"host": f"h{rng.randrange(HOSTS)}.example"})
 
     def define(self, client: httpx.Client, rng: random.Random) -> None:
-        """Change classes, rules and politeness, and take them away again."""
+        """Change rules and politeness, and take them away again. Classes want a topic of one partition."""
         host = f"h{rng.randrange(HOSTS)}.example"
-        some, none = rng.choice(
+        path, some, none = rng.choice(
             [
-                ({"classes": [{"name": "news", "weight": 3, "hosts": [host]}]}, {"classes": []}),
-                ({"rules": [{"effect": "deny", "host": host, "path": "/1"}]}, {"rules": []}),
-                ({"hosts": {host: {"delay_seconds": 2}}}, {"hosts": {}}),
+                ("/v1/rules", {"rules": [{"effect": "deny", "host": host, "path": "/1"}]}, {"rules": []}),
+                ("/v1/politeness", {"hosts": {host: {"delay_seconds": 2}}}, {"hosts": {}}),
             ]
         )
-        path = {"classes": "/v1/classes", "rules": "/v1/rules", "hosts": "/v1/politeness"}[next(iter(none))]
         for body in (some, none):
             self.call(client, "define", "PUT", path, {200}, json=body)
 
@@ -371,6 +372,8 @@ def soak(directory: Path, minutes: float, pages: int, events: float, seed: int, 
             audit, stats_told = client.get("/v1/audit").json(), client.get("/v1/stats").json()
         if audit["conserved"] is not True:
             load.wrong.append(f"audit: {audit}")
+        for log in sorted(directory.glob("*.log")):
+            load.wrong += [f"{log.name}: {error}" for error in errors_in(log.read_text())]
         verified = told_by_verify(running.settings)
         if verified["returncode"]:
             load.wrong.append(f"verify: {verified['said']}")
@@ -382,6 +385,11 @@ def soak(directory: Path, minutes: float, pages: int, events: float, seed: int, 
             "verify": verified["said"],
             "wrong": load.wrong,
         }
+
+
+def errors_in(log: str) -> list[str]:
+    """Return the errors that a log tells of, each with its traceback."""
+    return [entry.strip() for entry in ENTRY.split(log) if entry.split(" ", 3)[2:3] == ["ERROR"]]
 
 
 def told_by_verify(settings: Settings) -> dict[str, Any]:
@@ -413,7 +421,10 @@ def main() -> int:
             f"{row['an_hour_late']:+.3f} late"
         )
     print("\n".join(f"{name}: {count:,}" for name, count in found["calls"].items()))
-    print("\n".join(f"WRONG  {text}" for text in found["wrong"][:30]))
+    by_kind = defaultdict[str, list[str]](list)
+    for text in found["wrong"]:
+        by_kind[text.partition(":")[0]].append(text)
+    print("\n".join(f"WRONG  {text}" for texts in by_kind.values() for text in texts[:WRONG_SHOWN]))
     if given.result:
         given.result.write_text(json.dumps(run_facts() | found, indent=1) + "\n")
     return 1 if found["wrong"] else 0

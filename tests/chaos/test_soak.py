@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from chaos import soak as soaking
-from chaos.soak import Samples, soak
+from chaos.soak import Samples, errors_in, soak
 
 
 @pytest.mark.slow
@@ -30,3 +30,10 @@ def test_the_slope_of_a_figure_is_an_hour_and_ignores_the_warm_up() -> None:
     slopes = {row["figure"]: row for row in samples.slopes()}
     assert slopes["grows"]["an_hour"] == pytest.approx(120)
     assert slopes["flat"]["interval"] == [0, 0]
+
+
+def test_errors_of_a_log_are_told_with_their_tracebacks() -> None:
+    said = "2026-01-01 00:00:00.000+00:00 "
+    error = f"{said}ERROR opic.api: request 1 failed\nTraceback (most recent call last):\n  ...\nKeyError: 3"
+    log = f"opic: starting\n{said}INFO opic: an ERROR \n{error}\n{said}WARNING opic.store: slow\n{error}\n"
+    assert errors_in(log) == [error, error]
