@@ -178,7 +178,10 @@ class Exact:
         It asks no store, but where no thread settles, as in a command without a service: there it settles first.
         """
         if self._thread is None:
-            return self.view() if self.usable() else None
+            try:
+                return self.view() if self.usable() else None
+            except NotKept:  # The first read of the crawl came meanwhile, and its worker keeps none.
+                return None
         return self._unsettled.told() if self._says_something() else None
 
     def told_of(self, places: Sequence[Place]) -> ExactView | None:

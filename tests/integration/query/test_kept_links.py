@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from linked_web import PAGES, Web
+from logs import PARTITION
 from processes import wait_until
 from servers import Server
 from serving import serving, serving_embedded
@@ -13,7 +14,8 @@ from serving import serving, serving_embedded
 from opic.client import Client, Conflict, NotFound
 from opic.errors import NotKept, StoreFull
 from opic.graph.link_pool import UNKNOWN_PAGE
-from opic.ingest import Writer
+from opic.ingest import ShardWriter, Writer
+from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.ops.backup import backup
 from opic.ops.restore import restore
 from opic.query import crawl_numbers, kept_links
@@ -24,8 +26,10 @@ from opic.query.snapshots import Snapshots
 from opic.replica import Crawl, Replica
 from opic.replica.crawl import Place
 from opic.replica.stored_links import read_list
+from opic.service.backend import Backend
 from opic.service.service import EmbeddedService
 from opic.settings import Settings
+from opic.store import Shard
 
 WAIT_SECONDS = 20.0
 
@@ -278,3 +282,14 @@ def test_links_count_as_kept_while_their_replica_is_loaded(valkey: Server) -> No
                 asked.result(timeout=0.2)
             replica.trust = trust
         assert asked.result(timeout=WAIT_SECONDS) is None
+
+
+def test_questions_are_answered_by_cash_once_a_first_read_shows_that_no_links_are_kept(valkey: Server) -> None:
+    """The endpoint is to keep links, but the worker, which may be of another host, is not."""
+    backend = Backend(Settings.load(store=valkey.url), valkey.url)
+    worker = ShardWriter(Shard.open(valkey.client()))
+    worker.apply(PARTITION, [Record(0, 1, encode_seeds(PAGES), "seeds")])
+    places = [place for place in backend.crawl.ids_of(PAGES[:2]) if place is not None]
+    assert backend.query.shares(places)[0] == "exact"
+    worker.apply(PARTITION, [Record(1, 2, encode_crawl_event(CrawlEvent(url=PAGES[0], links=PAGES[1:3])), "event")])
+    assert backend.query.shares(places) == ("static", [None, None])
