@@ -6,6 +6,7 @@ stays denied never comes back into the order.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -124,6 +125,11 @@ class Verdicts:
 
     def _note(self, urls: Sequence[str], ids: Int64s, said: bytearray, terms_of: TermsOf) -> Int64s:
         """Note what the shapes of URLs said, unless the scope or a rule decides; return what `go_on` does."""
+        if "" in urls:  # Of forgotten pages. Those that are known again are judged when they are chosen.
+            ids, said = ids[list(map(bool, urls))], bytearray(compress(said, urls))
+            urls = [url for url in urls if url]
+            if not urls:
+                return NONE
         book, terms = self._book, np.zeros(len(ids), np.uint16)
         if book.rules or self._scoped:
             hosts = (self._replica.columns.host[ids].astype(np.int64) * len(self._crawl) + self._shard).tolist()

@@ -13,8 +13,10 @@ from processes import wait_until
 from servers import Server
 from serving import serving_embedded
 
+from opic.admission import Admission, check_policy
 from opic.client import Client, NotFound
 from opic.errors import FenceMoved, UrlMissing
+from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest import ShardWriter, checkpointer
 from opic.model.cash import Flag
 from opic.query.inlinks import inlinks
@@ -25,6 +27,7 @@ from opic.query.verification import verified
 from opic.replica import Crawl
 from opic.store.keys import Keys
 from opic.store.refusals import field_of, note_refusals
+from opic.urls.canonical import host_of
 
 HUB, OLD, OLDER = "http://hub.org/", "http://www.old.org/a/1", "http://www.old.org/a/2"
 OTHER, SPARED = "http://old.org:81/b", "http://bold.org/a/1"
@@ -253,3 +256,30 @@ def test_refused_event_of_a_page_is_forgotten_with_it_whatever_its_number(
     assert shard.client.hlen(shard.keys.refusals) == 1
     web.forget(PAGES[3])
     assert not shard.client.exists(shard.keys.refusals, shard.keys.leases)
+
+
+@pytest.mark.parametrize(
+    "rule", [{"path": "/*"}, {"host": host_of(PAGES[5])}, {"path": "/none"}], ids=["all", "its host", "others"]
+)
+def test_rules_pass_over_pages_that_were_forgotten_until_they_are_known_again(
+    valkey: Server, rule: dict[str, str]
+) -> None:
+    """Their ids stay, without a URL: a rule that was for them failed each question for pages from then on."""
+    web = Web(valkey, f"ruled-{len(str(rule))}")
+    for page in PAGES[:4]:
+        web.read(page, PAGES[4:8])
+    web.forget(PAGES[0], PAGES[5])
+    web.writer.purge(0.0)
+    pages = Crawl.open(valkey.client(), web.name)
+    admission = Admission(pages)
+    admission.put(check_policy({"rules": [{"effect": "deny", **rule}, {"effect": "allow"}]}))
+    frontier = Frontier(pages, PolitenessSettings(host_delay_seconds=0.0), admission=admission)
+
+    def offered() -> set[str]:
+        return {page.url for page in frontier.next(20, mode="discover").pages}
+
+    free = {page for page in PAGES if rule != {"path": "/*"} and host_of(page) != rule.get("host")}
+    assert offered() == {PAGES[4], PAGES[6], PAGES[7]} & free
+    assert not admission.behind
+    web.read(PAGES[1], [PAGES[5]])
+    assert offered() == {PAGES[5]} & free
