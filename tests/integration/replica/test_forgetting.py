@@ -28,6 +28,7 @@ from opic.replica import Crawl
 from opic.store.keys import Keys
 from opic.store.refusals import field_of, note_refusals
 from opic.urls.canonical import host_of
+from opic.urls.scope import Scope
 
 HUB, OLD, OLDER = "http://hub.org/", "http://www.old.org/a/1", "http://www.old.org/a/2"
 OTHER, SPARED = "http://old.org:81/b", "http://bold.org/a/1"
@@ -283,3 +284,18 @@ def test_rules_pass_over_pages_that_were_forgotten_until_they_are_known_again(
     assert not admission.behind
     web.read(PAGES[1], [PAGES[5]])
     assert offered() == {PAGES[5]} & free
+
+
+def test_forgotten_page_of_the_scope_is_offered_when_it_is_known_again(valkey: Server) -> None:
+    paths = [f"http://half.org/docs/{number}" for number in range(3)]
+    web = Web(valkey, "scoped")
+    web.read(paths[0], paths[1:])
+    web.forget(paths[2])
+    web.writer.purge(0.0)
+    pages = Crawl.open(valkey.client(), web.name)
+    admission = Admission(pages, Scope.of("http://half.org/docs/"))
+    frontier = Frontier(pages, PolitenessSettings(host_delay_seconds=0.0), admission=admission)
+    assert [page.url for page in frontier.next(20, mode="discover").pages] == [paths[1]]
+    assert frontier.outside() == 0
+    web.read(paths[0], [paths[2]])
+    assert [page.url for page in frontier.next(20, mode="discover").pages] == [paths[2]]
