@@ -47,20 +47,26 @@ class ByColumn(Order):
     columns: OrderColumns
 
     def keys(self, ids: Int64s) -> Float64s:
-        """Return the keys that the pages had, if they were not read since."""
+        """Return the keys that the pages had; `later` for those that came back, NOWHERE for those read since."""
         ranked, read = self.ranked, (self.columns.state[ids] & Flag.OPEN) != 0
         keys, then = values_at(ranked.keys, ids, NOWHERE), values_at(ranked.read_us, ids, NEVER)
         keys[(self.columns.last_read_us(ids) != then) & read] = NOWHERE
-        keys[((then != NEVER) | (keys == NOWHERE)) & ~read] = ranked.later
+        keys[_came_back(keys, then, ~read)] = ranked.later
         return keys
 
     def column(self) -> tuple[Float64s, Bools]:
         """Return the keys as they were, but those of pages that came back; no page is looked at beyond its state."""
         known = min(len(self.ranked.keys), len(self.columns))
-        keys, was_read = self.ranked.keys[:known], self.ranked.read_us[:known] != NEVER
+        keys, then = self.ranked.keys[:known], self.ranked.read_us[:known]
         unread = (self.columns.state[:known] & (OFFERED_BITS | Flag.OPEN)) == Flag.KNOWN
-        back = ((keys == NOWHERE) | was_read) & unread
-        return np.where(back, self.ranked.later, keys), was_read & ~back
+        back = _came_back(keys, then, unread)
+        return np.where(back, self.ranked.later, keys), (then != NEVER) & ~back
+
+
+def _came_back(keys: Float64s, then: Int64s, unread: Bools) -> Bools:
+    """Return a mask of the unread pages that the order lacks, or has as read; `then`: when they had been read."""
+    back: Bools = ((keys == NOWHERE) | (then != NEVER)) & unread
+    return back
 
 
 @dataclass(frozen=True, slots=True, eq=False)
