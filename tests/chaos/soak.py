@@ -1,4 +1,4 @@
-"""A steady mixed load for hours, and whether anything grows: memory, descriptors, threads and disk of each process.
+"""A steady mixed load for hours, and whether anything grows: memory, descriptors, threads, CPU and disk of processes.
 
     python tests/chaos/soak.py --minutes 120 [--seed 7] [--pages 1000000] [--events 100] [--result FILE]
 
@@ -14,6 +14,7 @@ is told from what grows on.
 import argparse
 import itertools
 import json
+import os
 import random
 import re
 import shutil
@@ -206,12 +207,32 @@ def page_of(number: int) -> str:
     return f"http://h{number % HOSTS}.example/{number}"
 
 
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process, which other processes hardly change: latencies they do."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def key_sizes(store: redis.Redis) -> Counter[str]:
+    """Return the bytes of the store's keys by kind, those of all blocks and partitions together."""
+    sizes = Counter[str]()
+    names = list(store.scan_iter(count=1_000))
+    with store.pipeline(transaction=False) as asked:
+        for name in names:
+            asked.memory_usage(name)
+        for name, size in zip(names, asked.execute(), strict=True):
+            sizes[re.sub(rb":\d+$", b"", name.rpartition(b"}")[2]).decode().strip(":") or "other"] += size or 0
+    return sizes
+
+
 class Samples:
     """Figures of processes and folders over time."""
 
     def __init__(self) -> None:
         self.at: list[float] = []
         self.values: dict[str, list[float]] = defaultdict(list)
+        self._cpu: dict[str, float] = {}  # Seconds so far, by process.
+        self._kinds = set[str]()  # Of keys.
 
     def take(self, pids: dict[str, int], folders: dict[str, Path], store: redis.Redis, load: Load) -> None:
         """Sample everything once."""
@@ -221,12 +242,19 @@ class Samples:
             self.values[f"{name}: memory, MB"].append(int(said["RssAnon"].split()[0]) / 1024)
             self.values[f"{name}: threads"].append(float(said["Threads"]))
             self.values[f"{name}: descriptors"].append(float(len(list(Path(f"/proc/{pid}/fd").iterdir()))))
+            cpu, since = cpu_seconds(pid), self.at[-1] - self.at[-2] if len(self.at) > 1 else np.nan
+            self.values[f"{name}: CPU, % of a core"].append(100 * (cpu - self._cpu.get(name, np.nan)) / since)
+            self._cpu[name] = cpu
         for name, folder in folders.items():
             size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
             self.values[f"{name}: disk, MB"].append(size / 1e6)
         info: Any = store.info()
         self.values["store: used memory, MB"].append(info["used_memory"] / 1e6)
         self.values["store: keys"].append(float(info["db0"]["keys"]))
+        sizes = key_sizes(store)
+        self._kinds |= sizes.keys()
+        for kind in sorted(self._kinds):
+            self.values[f"store: {kind}, MB"].append(sizes[kind] / 1e6)
         calls: Any = store.hlen(Keys("soak", 0).calls)
         self.values["store: Idempotency-Keys, kept for a day"].append(float(calls))
         for name, seconds in sorted(load.seconds.items()):
