@@ -25,6 +25,7 @@ from opic.service.stored_crawls import CrawlSize, check_removable, crawls_of, de
 from opic.settings import Settings, topic_of
 from opic.store.connection import store_errors
 from opic.store.keys import CRAWL_NAME, Keys
+from opic.store.recognition import move_of
 from opic.store.shard import check_known
 from opic.urls.canonical import shown
 
@@ -239,6 +240,10 @@ class OpenCrawls:
     def _made(self, name: str, rules: Mapping[str, int | bool | str]) -> bool:
         check_name(name)
         client, settings = self._first.backend.crawl.client, settings_of(self._settings, name)
+        if self.is_first(name):
+            self._check_leads(name)
+        elif (opened := self._open.get(name)) is not None and not self._leads(opened):
+            self._forget(name)
         if self.is_first(name) or self._is_stored(name):
             made = make_crawl(client, after_moves(client, settings).crawl, rules, settings.shards)
         else:
@@ -286,6 +291,20 @@ class OpenCrawls:
     def _is_stored(self, name: str) -> bool:
         with store_errors():
             return bool(self._first.backend.crawl.client.exists(Keys(name, 0).meta))
+
+    def _leads(self, opened: OpenCrawl) -> bool:
+        """Return whether the name of a crawl leads to the one that answers: not if what is left of it was removed."""
+        if opened.backend.settings.crawl == opened.name:
+            return True
+        return move_of(self._first.backend.crawl.client, Keys(opened.name, 0)) is not None
+
+    def _check_leads(self, name: str) -> None:
+        present = self._first.backend.settings.crawl
+        if name != present and not self._leads(self._first):
+            raise Refused(
+                f"crawl {name!r}, which is OPIC_CRAWL of this endpoint, was moved to {present!r} and then removed: "
+                f"start the endpoint with OPIC_CRAWL={present}, then make {name!r} again"
+            )
 
     def _check_room(self, name: str) -> None:
         if name not in self._open and len(self._open) + 1 >= self._settings.max_crawls:
@@ -337,6 +356,9 @@ class OpenCrawls:
             opened.go_on(self._backend(opened.name))
             log.info("answering calls on crawl %s from crawl %s", opened.name, moved.to)
             self._closing.add(backend)
+            return
+        if not self._leads(opened):
+            self._forget(opened.name)
             return
         opened.measure_lag(now)
         if now - opened.asked_at > IDLE_SECONDS and not opened.lag:

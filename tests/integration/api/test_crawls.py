@@ -25,6 +25,7 @@ from opic.service import moves, open_crawls
 from opic.service.backend import Backend
 from opic.service.service import EmbeddedService
 from opic.service.standing import StandingService
+from opic.service.stored_crawls import delete_crawl
 from opic.settings import Settings
 from opic.store.keys import Keys
 from opic.store.recognition import MOVED
@@ -369,6 +370,22 @@ def test_moved_crawl_is_followed(valkey: Server) -> None:
         assert (same.status_code, same.json()["made"], other.status_code) == (200, False, 409)
         target = http.delete("/v1/crawls/news-2", params={"confirm": "news-2"})
         assert target.status_code == 409  # The name of the former one leads to it.
+
+
+def test_name_of_a_moved_crawl_is_free_once_it_is_removed(valkey: Server) -> None:
+    with endpoint(valkey.url) as (_, http):
+        client = valkey.client()
+        for name in ("news", "other"):
+            make(http, name)
+            moved(valkey, name, f"{name}-2", shards=2)
+        wait_until(lambda: http.get("/v1/crawls/other/stats").json().get("crawl") == "other-2")
+        wait_until(lambda: http.get("/v1/crawls/news/stats").json().get("crawl") == "news-2")
+        delete_crawl(client, "news")  # By another process.
+        make(http, "news", shards=3)
+        assert http.get("/v1/crawls/news/stats").json()["crawl"] == "news"
+        delete_crawl(client, "other")
+        wait_until(lambda: http.get("/v1/crawls/other/stats").status_code == 404)
+        assert http.get("/v1/crawls/other-2/stats").json()["shards"] == 2
 
 
 def test_client_of_a_crawl_makes_its_calls_there(served: tuple[EmbeddedService, httpx.Client]) -> None:

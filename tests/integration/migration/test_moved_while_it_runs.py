@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import curls
 from command_line import run_here
 from kafka_crawl import Topic, serving, settings_of, workers
 from kafka_server import Kafka
@@ -99,6 +100,17 @@ def test_embedded_service_goes_on_while_its_crawl_is_moved(tmp_path: Path) -> No
         assert service.get("/v1/stats").json()["reads"] == len(crawlers.reported)
         assert set(service.reads(crawlers.reported)) == {1}
         assert service.get("/v1/audit").json()["conserved"]
+
+
+def test_name_of_the_endpoints_own_crawl_is_not_made_again_after_it_was_moved(tmp_path: Path) -> None:
+    with running(tmp_path / "data", tmp_path / "said") as service:
+        migrate("second", "--shards", 2, "--data", service.data)
+        wait_until(lambda: service.get("/healthz").json()["crawl"] == "second")
+        removed = run_here(["crawls", "--delete", "default", "--yes", "--data", service.data], environment())
+        assert removed.returncode == 0, removed.stderr
+        refused = curls.request("PUT", f"{service.url}/v1/crawls/default", json={})
+        assert (refused.status_code, "OPIC_CRAWL=second" in refused.json()["detail"]) == (409, True)
+        assert [crawl["name"] for crawl in service.get("/v1/crawls").json()["crawls"]] == ["second"]
 
 
 def test_kafka_workers_and_endpoint_go_on_with_any_number_of_shards(
