@@ -6,7 +6,8 @@ handlers of the API run here, on a store opened with the settings of the command
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from opic.cli.options import ServiceChosen, ending_in_order, open_to_feed, tell_source, without_none
@@ -88,19 +89,35 @@ def asked(
 def service_address(chosen: ServiceChosen, settings: "Settings") -> Address | None:
     """Return the address of the service to ask, or None if there is none and the store is to be opened.
 
-    It is that of --service, whose crawl is that of --crawl, or its own; else of OPIC_SERVICE, unless the command line
-    names a store; else what a running service wrote into the data directory.
+    It is that of --service; else of OPIC_SERVICE, unless the command line names a store; else what a running service
+    wrote into the data directory. Its crawl is the one that --crawl or OPIC_CRAWL names here, and where none does, that
+    of the service. A crawl that the store of the data directory has not is left to the command, which says so, or makes
+    it.
     """
     if chosen.service is not None and (chosen.store is not None or chosen.data is not None):
         raise SettingsError("--service answers for its own store: leave --store and --data out")
     if settings.service is not None and (chosen.service is not None or not chosen.names_a_store):
-        return Address(settings.service, "", chosen.crawl or "")
+        return Address(settings.service, "", settings.crawl if "crawl" in settings.model_fields_set else "")
     if not settings.embedded:
         return None
-    address = address_of(settings.data_dir(), settings.crawl)
+    address = address_of(settings.data_dir())
     if address is None or _instance_at(address) != address.instance:  # Another program may have its port now.
         return None
-    return address
+    if address.crawl == settings.crawl:
+        return replace(address, crawl="")
+    return replace(address, crawl=settings.crawl) if _is_stored(settings) else None
+
+
+def _is_stored(settings: "Settings") -> bool:
+    from opic.service.embedded import EmbeddedServer
+    from opic.store import connect
+    from opic.store.connection import store_errors
+    from opic.store.keys import Keys
+
+    if (url := EmbeddedServer.running(settings.data_dir())) is None:
+        return False
+    with closing(connect(url)) as client, store_errors():
+        return bool(client.exists(Keys(settings.crawl, 0).meta))
 
 
 def _instance_at(address: Address) -> str | None:
@@ -121,8 +138,7 @@ def _client(address: Address, **options: Any) -> "Client":
 
     # A proxy from the environment does not reach an address of this machine.
     transport = httpx.HTTPTransport() if address.instance else None
-    crawl = None if address.instance else address.crawl or None  # What is in the data directory names its own.
-    return Client(address.url, crawl=crawl, transport=transport, **options)
+    return Client(address.url, crawl=address.crawl or None, transport=transport, **options)
 
 
 def tell_service(chosen: ServiceChosen, address: Address) -> None:

@@ -178,7 +178,7 @@ def service_view(address: "Address", domain: str, settings: "Settings") -> "Serv
     token = settings.api_token.get_secret_value() if settings.api_token is not None else None
     # A proxy from the environment does not reach an address of this machine.
     transport = httpx.AsyncHTTPTransport() if address.instance else None
-    return ServiceView(address.url, domain, token=token, transport=transport)
+    return ServiceView(address.url, domain, crawl=address.crawl or None, token=token, transport=transport)
 
 
 def events_of(

@@ -90,7 +90,7 @@ class Chosen:
     @property
     def names_a_store(self) -> bool:
         """Whether the command line names a store, rather than the environment or a file."""
-        return self.store is not None or self.data is not None or self.crawl is not None
+        return self.store is not None or self.data is not None
 
     def settings(self, **own: Any) -> "Settings":
         """Read the settings, a command's own among them; None is not given.

@@ -43,6 +43,7 @@ class ServiceView(AbstractContextManager["ServiceView"]):
         url: str,
         domain: str,
         *,
+        crawl: str | None = None,
         token: str | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         call_seconds: float = CALL_SECONDS,
@@ -53,6 +54,7 @@ class ServiceView(AbstractContextManager["ServiceView"]):
         Args:
             url: base URL of the service.
             domain: the local domain.
+            crawl: the one to ask about; None is the service's own.
             token: the service's OPIC_API_TOKEN.
             transport: an httpx transport to use instead of the default one.
             call_seconds: time for one call, its whole answer included.
@@ -64,8 +66,9 @@ class ServiceView(AbstractContextManager["ServiceView"]):
         self._wait, self._ask_at = AWAY_FIRST_SECONDS, 0.0
         self._runner = asyncio.Runner()
         self._client = AsyncClient(
-            url, token=token, crawler="opic-local", timeout_seconds=call_seconds, retry_seconds=0, transport=transport
-        )
+            url, crawl=crawl, token=token, crawler="opic-local", timeout_seconds=call_seconds, retry_seconds=0,
+            transport=transport,
+        )  # fmt: skip
 
     def __exit__(self, *raised: object) -> None:
         self._runner.run(self._client.aclose())

@@ -157,7 +157,8 @@ def has_worker(settings: Settings) -> bool:
     """Return whether a worker is known to work on the crawl: that of the running service, or with Kafka any."""
     if settings.kafka_bootstrap is not None:
         return True
-    return settings.embedded and address_of(settings.data_dir(), settings.crawl) is not None
+    address = address_of(settings.data_dir()) if settings.embedded else None
+    return address is not None and address.crawl == settings.crawl
 
 
 @contextmanager

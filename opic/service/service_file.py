@@ -20,7 +20,7 @@ class Address:
     Attributes:
         url: of the endpoint, for clients on this machine.
         instance: what the service answers at /healthz under this name, so that another program on its port is noticed.
-        crawl: the crawl that it serves.
+        crawl: its OPIC_CRAWL.
     """
 
     url: str
@@ -37,13 +37,12 @@ def read_state(data: Path) -> dict[str, Any] | None:
     return state
 
 
-def address_of(data: Path, crawl: str) -> Address | None:
-    """Return the address of the API of a living service on this directory, or None if it does not serve this crawl."""
+def address_of(data: Path) -> Address | None:
+    """Return the address of the API of a living service on this directory, or None if there is none."""
     state = read_state(data)
     if state is None or "api" not in state or not alive(state["service_pid"]):
         return None
-    address = Address(**state["api"])
-    return address if address.crawl == crawl else None
+    return Address(**state["api"])
 
 
 def alive(pid: str | int) -> bool:

@@ -230,11 +230,19 @@ def test_waiting_needs_no_store(service: Service) -> None:
 def test_crawl_beside_a_service_is_one_of_the_service(service: Service) -> None:
     headers = {"Authorization": f"Bearer {TOKEN}"}
     curls.request("PUT", f"{service.url}/v1/crawls/other", json={}, headers=headers).raise_for_status()
-    words = "--service", service.url, "--crawl", "other"
-    assert printed("seed", "http://other.example/", *words, OPIC_API_TOKEN=TOKEN)["new"] == 1
-    (page,) = printed("top", "--n", "5", *words, OPIC_API_TOKEN=TOKEN)["pages"]
-    assert page["url"] == "http://other.example/"
-    assert "crawl other of the service at" in opic("stats", *words, OPIC_API_TOKEN=TOKEN).stderr
+    crawl, address = {"OPIC_CRAWL": "other"}, {"OPIC_SERVICE": service.url}
+    ways: list[tuple[tuple[object, ...], dict[str, str]]] = [
+        ((), crawl | address),
+        (("--crawl", "other"), address),
+        (("--crawl", "other", "--service", service.url), {}),
+        (("--crawl", "other", "--data", service.data), {}),
+    ]
+    for number, (words, env) in enumerate(ways):
+        url = f"http://other.example/{number}"
+        seeded = opic("seed", url, *words, OPIC_API_TOKEN=TOKEN, **env)
+        assert f"opic: crawl other of the service at {service.url}\n" in seeded.stderr
+        assert url in str(printed("top", "--n", "5", *words, OPIC_API_TOKEN=TOKEN, **env)["pages"])
+        assert "OPIC_API_TOKEN is not set here" in said("next", *words, **env)
 
 
 def test_option_of_a_service_contradicts_that_of_a_store(service: Service) -> None:
@@ -339,7 +347,7 @@ def test_another_program_at_the_address_is_not_used(tmp_path: Path) -> None:
         assert other.said().count("GET /v1/stats") == before
 
 
-def test_service_of_another_crawl_is_not_used(tmp_path: Path) -> None:
+def test_crawl_that_no_service_has_is_looked_for_in_the_store(tmp_path: Path) -> None:
     with running(tmp_path / "data", tmp_path / "serve.log") as started:
         assert "no crawl named 'other'" in said("stats", "--data", started.data, "--crawl", "other")
 
