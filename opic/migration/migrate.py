@@ -28,7 +28,7 @@ from opic.migration.links import MovedLinks
 from opic.migration.loaded import move_importance
 from opic.migration.pages import MovedPages
 from opic.migration.places import Places
-from opic.migration.source import FOREVER_SECONDS, Source, forget_note, noted, shards_of, stop
+from opic.migration.source import FOREVER_SECONDS, Source, forget_note, shards_of, stop
 from opic.migration.target import Target
 from opic.model.cash import FORGOTTEN, CrawlRules
 from opic.model.events import LOG_PARTITION
@@ -41,7 +41,7 @@ from opic.store.connection import Client, ask, store_errors
 from opic.store.durability import Durability, await_durable
 from opic.store.keys import CRAWL_NAME, Keys
 from opic.store.library import primaries
-from opic.store.recognition import move_of
+from opic.store.recognition import move_of, noted_move
 from opic.store.scan import key_names
 from opic.store.server import check_server, make_ready
 from opic.store.shard import Shard
@@ -344,6 +344,7 @@ class Move:
         move_importance(crawl, places, target.client, target.keys)
         with store_errors():
             meta = crawl.client.hgetall(crawl.shards[0].keys.meta)
+        target.check_claimed()  # From here on it could be opened, were it not for the claim.
         target.send(target.write_end(made, meta))
         self._say("recounting the copy")
         target.check(made)
@@ -418,7 +419,7 @@ def noted_migration(client: Client, crawl: str, store: str) -> Migration:
     Raises:
         BadInput: none is, or to another store.
     """
-    if (stored := noted(client, Keys(crawl, 0))) is None:
+    if (stored := noted_move(client, Keys(crawl, 0))) is None:
         raise BadInput(f"no migration of crawl {crawl!r} is under way: begin one with `opic migrate NAME --shards N`")
     if (migration := Migration(**stored)).store != store:
         other = f"give its URL with --to-store: {migration.store}" if migration.store else "leave --to-store out"

@@ -20,7 +20,7 @@ from opic.ingest.heartbeats import workers_seen
 from opic.replica.crawl import Crawl
 from opic.store.connection import Client, ask, store_errors
 from opic.store.keys import Keys, of_call
-from opic.store.recognition import move_of
+from opic.store.recognition import MOVING, move_of, noted_move
 
 DRAIN_SECONDS: Final = 10.0  # How long a drain or a stop lasts after the migration died.
 RENEW_SECONDS: Final = 2.0
@@ -48,7 +48,7 @@ class Source:
         Raises:
             BadInput: one is.
         """
-        if (under_way := noted(self.client, self._first)) is not None:
+        if (under_way := noted_move(self.client, self._first)) is not None:
             since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(under_way["began"]))
             raise BadInput(
                 f"crawl {self._first.crawl!r} is being moved to {under_way['to']!r} since {since}, or that broke off: "
@@ -62,7 +62,7 @@ class Source:
             BadInput: another one is noted.
         """
         with store_errors():
-            first = self.client.hsetnx(self._meta, "moving", json.dumps(migration))
+            first = self.client.hsetnx(self._meta, MOVING, json.dumps(migration))
         if not first:
             self.check_alone()
 
@@ -192,13 +192,6 @@ def shards_of(client: Client, first: Keys) -> int:
         return int(client.hget(first.meta, "shards") or 1)
 
 
-def noted(client: Client, first: Keys) -> dict[str, Any] | None:
-    """Return the migration that is noted in a crawl; None without one."""
-    with store_errors():
-        stored = client.hget(first.meta, "moving")
-    return json.loads(stored) if stored is not None else None
-
-
 def forget_note(client: Client, first: Keys) -> None:
     """Remove the note of a migration that has ended, and its drain."""
-    ask(client, [["HDEL", first.meta, "moving"], ["DEL", first.drain]])
+    ask(client, [["HDEL", first.meta, MOVING], ["DEL", first.drain]])

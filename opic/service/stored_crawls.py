@@ -13,7 +13,7 @@ from opic.ingest.heartbeats import ALIVE_SECONDS, plain_duration, workers_seen
 from opic.replica import Crawl
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
-from opic.store.recognition import ANEW, MOVED, lost_part
+from opic.store.recognition import ANEW, MOVED, lost_part, noted_move
 from opic.store.scan import key_names
 from opic.store.shard import books_of
 
@@ -69,7 +69,8 @@ def delete_crawl(client: Client, crawl: str, *, force: bool = False) -> int:
 
     Raises:
         BadInput: the store has no such crawl.
-        Refused: a worker of it seems to run, or the name of a crawl that was moved leads to it.
+        Refused: a worker of it seems to run, the name of a crawl that was moved leads to it, or a migration copies it,
+            or makes it.
         NotPermitted: this user may not remove keys. Nothing was changed.
     """
     first = Keys(crawl, 0)
@@ -99,10 +100,20 @@ def check_removable(client: Client, crawl: str) -> None:
     """Find out before anything changes whether a crawl may be removed once its workers have ended.
 
     Raises:
-        Refused: the name of a crawl that was moved leads to it.
+        Refused: the name of a crawl that was moved leads to it, or a migration copies it, or makes it.
         NotPermitted: this user may not remove keys.
     """
-    if leading := [other.name for other in crawls_of(client) if other.moved_to == crawl]:
+    with store_errors():
+        claim = client.hget(Keys(crawl, 0).meta, "restoring")
+    crawls = crawls_of(client)
+    for other in crawls:
+        move = noted_move(client, Keys(other.name, 0))
+        if move is not None and (other.name == crawl or move["token"].encode() == claim):
+            raise Refused(
+                f"crawl {other.name!r} is being moved to {move['to']!r}, or that broke off: wait for it, or run `opic "
+                f"migrate --crawl {other.name}` with --resume or --abort first"
+            )
+    if leading := [other.name for other in crawls if other.moved_to == crawl]:
         raise Refused(
             f"the name {leading[0]!r} leads to crawl {crawl!r}, and whoever uses it would begin that one again, empty: "
             f"delete {leading[0]!r} first"

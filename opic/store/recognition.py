@@ -4,8 +4,9 @@ What others remember of a crawl is compared elsewhere: by open shards (`opic.sto
 directory (`opic.service.known_crawls`), and in Kafka (`opic.ingest.kafka.known_offsets`).
 """
 
+import json
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from opic.errors import CrawlMoved, CrawlStopped, StoreLost
 from opic.store.connection import Client, ask, store_errors
@@ -19,6 +20,7 @@ ANEW = b"anew"  # When an operator accepted the loss of the one before.
 MOVED = (
     b"moved"  # A field of shard 0's meta: the crawl that took its place, and the store of that one; see `opic migrate`.
 )
+MOVING = b"moving"  # A field of shard 0's meta: the migration that makes a copy of the crawl, in JSON.
 
 
 def lost_part(client: Client, crawl: str, meta: Mapping[bytes, bytes], shards: int) -> str | None:
@@ -62,6 +64,13 @@ def check_not_moved(keys: Keys, meta: Mapping[bytes, bytes]) -> None:
     """
     if (said := meta.get(MOVED)) is not None:
         raise _moved(keys, said)
+
+
+def noted_move(client: Client, first: Keys) -> dict[str, Any] | None:
+    """Return the migration that is under way in a crawl, or broke off; None without one. Its `to` is the new crawl."""
+    with store_errors():
+        stored = client.hget(first.meta, MOVING)
+    return json.loads(stored) if stored is not None else None
 
 
 def move_of(client: Client, first: Keys) -> CrawlMoved | None:

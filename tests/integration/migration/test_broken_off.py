@@ -17,11 +17,12 @@ from processes import environment
 from servers import Server
 
 from opic.admission import Admission
-from opic.errors import BadInput, CrawlMoved, CrawlStopped, Refused, SettingsError, StoreUnavailable
+from opic.errors import BadInput, CrawlMoved, CrawlStopped, Refused, SettingsError, StoreError, StoreUnavailable
 from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest import Writer
 from opic.migration.migrate import Migration, abort, begin, resume
 from opic.migration.source import Source
+from opic.migration.target import Target
 from opic.model.cash import CONTINUOUS
 from opic.replica import Crawl
 from opic.service.stored_crawls import delete_crawl
@@ -218,7 +219,41 @@ def test_second_migration_at_once_is_refused(servers: Server, monkeypatch: pytes
     assert opened(servers, "third").audit()[0].conserved
 
 
-@ONE_SERVER
+def test_neither_crawl_is_removed_while_one_is_moved_to_the_other(
+    valkey: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(valkey, 1)
+    client = valkey.client()
+    with killed_at(monkeypatch, 1 << 30) as sent:
+        begun(valkey, shards=2)
+    for last in (sent[0] // 2, sent[0] - 2):  # In the copy, and after the new crawl has taken over.
+        client.flushall()
+        filled(valkey, 1)
+        with killed_at(monkeypatch, last), pytest.raises(Killed):
+            begun(valkey, shards=2)
+        assert client.exists(Keys("second", 0).meta)
+        for name in ("second", "first"):
+            with pytest.raises(Refused, match=r"'first' is being moved to 'second'.*--resume"):
+                delete_crawl(client, name)
+    resume(client, "first", client, lambda _: None)
+    assert delete_crawl(client, "first") > 0
+    assert delete_crawl(client, "second") > 0
+
+
+def test_copy_that_lost_its_claim_is_not_opened(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    crawl, unclaimed, check = filled(valkey, 1), Keys("second", 0).meta, Target.check_claimed
+
+    def check_after_loss(target: Target) -> None:
+        target.client.hdel(unclaimed, "restoring")
+        check(target)
+
+    monkeypatch.setattr(Target, "check_claimed", check_after_loss)
+    with pytest.raises(StoreError, match="not the one that this migration began to make"):
+        begun(valkey)
+    assert not valkey.client().hexists(unclaimed, "format")
+    Writer(crawl).apply(PARTITION, LOG[HALF : HALF + 20])  # It goes on.
+
+
 def test_store_without_memory_for_a_second_copy_is_refused(servers: Server) -> None:
     filled(servers, 1)
     client = servers.client()
