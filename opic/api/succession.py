@@ -14,6 +14,7 @@ from opic.api.calls import Service
 from opic.api.metrics import Metrics
 from opic.background import repeated
 from opic.errors import CrawlMoved, StoreError
+from opic.ingest.outage import Outage
 from opic.service.moves import LOOK_SECONDS_STOPPED, Closing, hold_while
 from opic.service.open_crawls import OpenCrawls
 from opic.service.tokens import Tokens
@@ -47,6 +48,7 @@ class Succession:
     ) -> None:
         """Answer for an open service; the arguments are those of `create_app`."""
         self._service, self._metrics, self._holds, self._closing = service, metrics, False, Closing()
+        self._outage = Outage(log)
         self._make = partial(
             create_app, service, allow_open=allow_open, metrics=metrics, tokens=tokens, crawls=service.crawls
         )
@@ -71,6 +73,7 @@ class Succession:
         crawl = self._service.backend.crawl
         self._holds = crawl.stopped
         if not self._holds:
+            self._outage.ended()
             return LOOK_SECONDS
         try:
             crawl.follow()  # The stop may be over.
@@ -78,7 +81,9 @@ class Succession:
         except CrawlMoved as moved:
             self._go_on(moved)
         except StoreError as error:
-            log.warning("can't tell whether the crawl was moved: %s", error)
+            self._outage.began(error)
+        else:
+            self._outage.ended()
         return LOOK_SECONDS_STOPPED
 
     def _go_on(self, moved: CrawlMoved) -> None:
@@ -88,8 +93,9 @@ class Succession:
             self._metrics.show(self._service.backend)
             self.current = self._make(instance=self.current.instance)  # Commands know it by that.
             self._holds = False  # Events need no replicas, which are read first by the next question.
-        except StoreError as error:
-            log.error("can't go on with the crawl that took the place of this one: %s", error)
+        except StoreError as error:  # As for the moment until the new crawl is opened.
+            self._outage.began(error)
             return
+        self._outage.ended()
         log.info("answering from crawl %s", moved.to)
         self._closing.add(former)

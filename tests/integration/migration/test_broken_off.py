@@ -17,6 +17,8 @@ from processes import environment
 from servers import Server
 
 from opic.admission import Admission
+from opic.api.metrics import Metrics
+from opic.api.succession import Succession
 from opic.errors import BadInput, CrawlMoved, CrawlStopped, Refused, SettingsError, StoreError, StoreUnavailable
 from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest import Writer
@@ -25,7 +27,10 @@ from opic.migration.source import Source
 from opic.migration.target import Target
 from opic.model.cash import CONTINUOUS
 from opic.replica import Crawl
+from opic.service.standing import StandingService
 from opic.service.stored_crawls import delete_crawl
+from opic.service.tokens import Tokens
+from opic.settings import Settings
 from opic.store.keys import Keys
 from opic.store.local_lists import put_list
 from opic.store.scan import key_names
@@ -58,6 +63,10 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[list[int
             for kind in (redis.Connection, redis.UnixDomainSocketConnection):
                 patch.setattr(kind, name, dying(getattr(kind, name)))
         yield sent
+
+
+def moved_to(server: Server) -> str:
+    return str(server.client().hget(Keys("first", 0).meta, "moved").decode())
 
 
 def filled(server: Server, shards: int) -> Crawl:
@@ -238,6 +247,32 @@ def test_neither_crawl_is_removed_while_one_is_moved_to_the_other(
     resume(client, "first", client, lambda _: None)
     assert delete_crawl(client, "first") > 0
     assert delete_crawl(client, "second") > 0
+
+
+def test_endpoint_says_once_that_the_new_crawl_is_not_open_yet(
+    valkey: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(valkey, 1)
+    with killed_at(monkeypatch, 1 << 30) as sent:
+        begun(valkey)
+    valkey.client().flushall()
+    filled(valkey, 1)
+    settings = Settings.load(store=valkey.url, crawl="first")
+    with StandingService(settings) as service:
+        tokens = Tokens(settings)
+        succession = Succession(service, allow_open=False, metrics=Metrics(service.backend, tokens), tokens=tokens)
+        with killed_at(monkeypatch, sent[0] - 1), pytest.raises(Killed):
+            begun(valkey)
+        assert moved_to(valkey) == "second"
+        with pytest.raises(StoreUnavailable):
+            service.backend.crawl.follow()
+        for _ in range(5):
+            succession._look()
+        said = [record.levelname for record in caplog.records if "a backup is being restored" in record.getMessage()]
+        assert said == ["WARNING"]
+        resume(valkey.client(), "first", valkey.client(), lambda _: None)
+        succession._look()
+        assert service.backend.settings.crawl == "second"
 
 
 def test_copy_that_lost_its_claim_is_not_opened(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
