@@ -31,8 +31,10 @@ class CrawlCalls:
     def get_crawls(self, request: Request, _: queries.Nothing) -> Answer:
         """Return the crawls of the store that the token is for."""
         token: Token | None = request.scope.get(TOKEN)
-        stored = [crawl for crawl in self._crawls.stored() if token is None or token.is_for([crawl.name])]
-        names = {opened.name for opened in (self._crawls.first, *self._crawls.opened)}
+        stored = self._crawls.stored()
+        if token is not None:
+            stored = [crawl for crawl in stored if token.is_for(self._crawls.names_of(crawl.name))]
+        names = {name for opened in (self._crawls.first, *self._crawls.opened) for name in opened.names}
         crawls = [{**crawl.told(), "open": crawl.name in names} for crawl in stored]
         return {"crawls": crawls, "default": self._crawls.first.name}
 

@@ -77,6 +77,11 @@ class OpenCrawl:
     def backend(self) -> Backend:
         return self.present()
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """The name by which calls name it, and that of the crawl which answers."""
+        return self.name, self.backend.settings.crawl
+
     def go_on(self, backend: Backend) -> None:
         """Answer from another store from now on."""
         self.present = lambda: backend
@@ -135,7 +140,11 @@ class OpenCrawls:
 
     def is_first(self, name: str) -> bool:
         """Return whether a name is that of OPIC_CRAWL, or of the crawl in its place."""
-        return name in (self._first.name, self._first.backend.settings.crawl)
+        return name in self._first.names
+
+    def names_of(self, name: str) -> Collection[str]:
+        """Return the names, one of which a token for a crawl has: OPIC_CRAWL has two once it was moved."""
+        return self._first.names if self.is_first(name) else [name]
 
     async def crawl(self, name: str) -> OpenCrawl:
         """Return a crawl, opened if it is not; wait while it is moved to another one.

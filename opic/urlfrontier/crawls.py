@@ -296,9 +296,10 @@ class Crawls:
 
     def names(self) -> list[str]:
         """Return the names of the crawls that the caller's token is for, OPIC_CRAWL first. Blocks."""
-        others = {crawl.name for crawl in self._crawls.stored()} - {self._first}
+        stored = [crawl.name for crawl in self._crawls.stored() if not crawl.moved_to]  # Its other name counts.
+        names = [self._first, *(name for name in stored if not self._crawls.is_first(name))]
         token = caller.get()
-        return [name for name in (self._first, *sorted(others)) if token is None or token.is_for([name])]
+        return [name for name in names if token is None or token.is_for(self._crawls.names_of(name))]
 
     def check_caller(self, name: str = "") -> None:
         """Check that the caller's token is for a crawl, by default for OPIC_CRAWL.
@@ -307,7 +308,7 @@ class Crawls:
             CallRefused: it is not.
         """
         token, name = caller.get(), name or self._first
-        if token is not None and not token.is_for([name]):
+        if token is not None and not token.is_for(self._crawls.names_of(name)):
             why = f"the token {token.name} is for {', '.join(sorted(token.crawls or ()))}, not for crawl {shown(name)}"
             raise CallRefused(grpc.StatusCode.PERMISSION_DENIED, why)
 

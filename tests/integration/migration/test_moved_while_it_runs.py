@@ -106,6 +106,8 @@ def test_name_of_the_endpoints_own_crawl_is_not_made_again_after_it_was_moved(tm
     with running(tmp_path / "data", tmp_path / "said") as service:
         migrate("second", "--shards", 2, "--data", service.data)
         wait_until(lambda: service.get("/healthz").json()["crawl"] == "second")
+        opened = [(crawl["name"], crawl["open"]) for crawl in service.get("/v1/crawls").json()["crawls"]]
+        assert opened == [("default", True), ("second", True)]
         removed = run_here(["crawls", "--delete", "default", "--yes", "--data", service.data], environment())
         assert removed.returncode == 0, removed.stderr
         refused = curls.request("PUT", f"{service.url}/v1/crawls/default", json={})

@@ -711,6 +711,7 @@ def test_calls_go_on_with_the_crawl_that_takes_the_place_of_this_one(tmp_path: P
             assert stub.GetStats(pb.QueueWithinCrawlParams()).numberOfQueues == 1
             assert stub.GetURLStatus(pb.URLStatusRequest(url=C)).ID == C
         assert first.url not in {one.url for one in stub.take(max_urls_per_queue=5)}  # Its lease went along.
+        assert list(stub.ListCrawls(pb.Local()).values) == ["default"]  # Whatever crawls it was.
         assert stub.put([known(first.url, {"opic.links": [C]})]) == {first.url: OK}
         deleted = run_here(["crawls", "--delete", "default", "--yes", "--data", data], environment())
         assert deleted.returncode == 0, deleted.stderr  # No worker seems to be on it.
