@@ -36,7 +36,8 @@ from warcio.warcwriter import WARCWriter
 from opic.archives.events import ArchivedEvent, ArchiveEvents
 from opic.archives.files import ArchiveFile
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests/support"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from archive_plans import IN_ARC, IN_WARC, SERVED, ArchivePlan, PlannedEvent, PlannedRecord
 from archive_readers import kinds_by_warcio, recorded, row_of
 from ports import free_port

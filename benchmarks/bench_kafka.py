@@ -10,7 +10,7 @@ so are the CPU times of workers, servers and Kafka, each by itself. Set-ups take
 Before a rate is reported: every event took effect once, the resume points are the topic's ends, all outboxes are empty,
 and the audit of all shards holds.
 
-It wants Java and Maven, as the tests do (tests/support/kafka_server.py), and says so where they are missing.
+It wants Java and Maven, as the tests do (tests/kafka_server.py), and says so where they are missing.
 
     python benchmarks/bench_kafka.py --pages 100000 --events 40000 --rounds 3
 
@@ -37,6 +37,7 @@ from http_load import Request, wrk
 from workloads import LINKS, REPOSITORY, Crawl
 
 # What starts real servers is with the tests, and we use it from there.
+sys.path.append(str(REPOSITORY / "tests"))
 sys.path.append(str(REPOSITORY / "tests/support"))
 from kafka_crawl import Topic, WorkerProcess, opened, serving, settings_of
 from kafka_server import Kafka, find_kafka

@@ -5,7 +5,7 @@ A real Kafka on loopback. Both clients publish the same events of 40 links to a 
 do. Both read the topic of single events to its end, into the records that a worker takes. CPU time of this
 process with all its threads, and of Kafka; the clients take turns.
 
-It wants Java and Maven, as the tests do (tests/support/kafka_server.py), and says so where they are missing.
+It wants Java and Maven, as the tests do (tests/kafka_server.py), and says so where they are missing.
 
     python benchmarks/bench_librdkafka.py --events 60000 --rounds 5
 """
@@ -24,6 +24,7 @@ from harness import write_result
 from workloads import LINKS, REPOSITORY, Crawl
 
 # What starts real servers is with the tests, and we use it from there.
+sys.path.append(str(REPOSITORY / "tests"))
 sys.path.append(str(REPOSITORY / "tests/support"))
 from bench_kafka import NEW_SHARE, PARTITIONS, cpu_s, kafka_or_end
 from kafka_crawl import Topic

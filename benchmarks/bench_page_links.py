@@ -19,7 +19,8 @@ import ada_url
 from harness import write_result
 from playwright.sync_api import Error
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests/support"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from chromium import find_chromium, running_browser
 from generated_pages import PAGE_URL, GeneratedPage, generated_pages
 from servers import Missing

@@ -36,7 +36,8 @@ from peer_frontiers import install
 from opic.html.links import html_links
 from opic.urls.canonical import canonical_url
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests/support"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from ports import free_port
 
 DOCUMENTS: Final = Path("/usr/share/doc")

@@ -21,7 +21,8 @@ import httpx
 from harness import write_result
 from workloads import LINKS, SEED
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests/support"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from ports import free_port
 from processes import wait_until
 from urlfrontier_client import OK, Stub, connected, discovered, known, served_by_command

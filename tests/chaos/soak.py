@@ -353,6 +353,20 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
+def watch(seconds: float, store_url: str, load: Load, sample: Callable[[redis.Redis], None]) -> None:
+    """Sample now and then until the time is over."""
+    until = time.monotonic() + seconds
+    with redis.Redis.from_url(store_url) as store:
+        for turn in itertools.count(1):
+            if (left := until - time.monotonic()) <= 0:
+                return
+            time.sleep(min(SAMPLE_SECONDS, left))
+            sample(store)
+            if turn % 30 == 0:
+                calls = sum(load.statuses.values())
+                print(time.strftime("%H:%M:%S"), f"{calls:,} calls, {len(load.wrong)} wrong", flush=True)
+
+
 def soak(directory: Path, minutes: float, pages: int, events: float, seed: int, keyed: float) -> dict[str, Any]:
     """Run the load; return the slopes, the counts of calls, and what was wrong."""
     samples, done = Samples(), threading.Event()
@@ -381,20 +395,12 @@ def soak(directory: Path, minutes: float, pages: int, events: float, seed: int, 
             ("define", DEFINE_SECONDS, load.define),
         ):
             load.every(name, seconds, act)
-        until = time.monotonic() + 60 * minutes
-        with redis.Redis.from_url(running.server.url) as store:
-            while (left := until - time.monotonic()) > 0:
-                time.sleep(min(SAMPLE_SECONDS, left))
-                samples.take(pids, folders, store, load)
-                if len(samples.at) % 30 == 0:
-                    print(
-                        time.strftime("%H:%M:%S"),
-                        f"{sum(load.statuses.values()):,} calls, {len(load.wrong)} wrong",
-                        flush=True,
-                    )
-        done.set()
-        load.end()
-        backing_up.join()
+        try:
+            watch(60 * minutes, running.server.url, load, lambda store: samples.take(pids, folders, store, load))
+        finally:  # SIGTERM too ends the threads, or the process would go on with them.
+            done.set()
+            load.end()
+            backing_up.join()
         with httpx.Client(base_url=load.urls[0], timeout=CALL_SECONDS_MAX) as client:
             wait_until(lambda: client.get("/v1/stats").json()["lag"] == 0, LAG_SECONDS_MAX)
             audit, stats_told = client.get("/v1/audit").json(), client.get("/v1/stats").json()

@@ -2,7 +2,7 @@
 
 They are kept in a cache of the user, never in the repository, and held to the jars.sha256 beside the POM each time.
 
-    python tests/support/maven_jars.py tests/kafka     writes that file anew, after a change of the POM
+    python tests/maven_jars.py tests/kafka     writes that file anew, after a change of the POM
 """
 
 import hashlib

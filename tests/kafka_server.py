@@ -11,7 +11,7 @@ from ports import free_port, free_ports
 from server_process import ServerFailed, ServerProcess
 from servers import Binary, Missing
 
-FOLDER = Path(__file__).parents[1] / "kafka"
+FOLDER = Path(__file__).parent / "kafka"
 # The version that the tests start, and the oldest and the newest that test_kafka_brokers.py starts.
 JARS, OLDEST, NEWEST = (
     Jars("kafka", folder, "kafka_2.13") for folder in (FOLDER, FOLDER / "oldest", FOLDER / "newest")
