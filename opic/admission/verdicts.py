@@ -5,8 +5,7 @@ it is chosen, a page keeps its former verdict: so a change costs no call more th
 stays denied never comes back into the order.
 """
 
-from collections.abc import Callable, Sequence
-from itertools import compress
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -84,7 +83,8 @@ class Verdicts:
 
     def shut(self, ids: Int64s) -> Bools:
         """Return a mask of the pages that must not be offered; pages never judged are not among them."""
-        return is_shut(self.verdicts_of(ids))
+        shut: Bools = (values_at(self._of_page, ids, 0) & VERDICT) >= DENIED
+        return shut
 
     def revisit_seconds(self, ids: Int64s) -> Any:
         """Return the revisit times that rules set for pages, NaN where none does; None if no rule sets any."""
@@ -107,10 +107,9 @@ class Verdicts:
         if self.pages >= pages:
             return NONE
         first, last = self.pages, min(pages, (self.pages // URLS_AT_ONCE + 1) * URLS_AT_ONCE)
-        urls, ids = self._crawl.urls_in(self._shard, range(first, last)), np.arange(first, last)
-        said = self._shapes.judge_all(urls) if self._traps.on else bytearray(len(urls))
+        by_page = zip(range(first, last), self._crawl.urls_in(self._shard, range(first, last)), strict=True)
         self.pages = last
-        return self._note(urls, ids, said, terms_of)
+        return self._judge_known(dict(by_page), terms_of, in_turn=True)
 
     def judge(self, ids: Int64s, terms_of: TermsOf) -> Int64s:
         """Judge those pages that have no verdict by the present rules; return what `go_on` does."""
@@ -118,18 +117,26 @@ class Verdicts:
         if not len(new):
             return NONE
         url_of = self._crawl.urls_of([(self._shard, page) for page in new.tolist()])
-        urls = [url_of[self._shard, page] for page in new.tolist()]
-        shapes, on = self._shapes, self._traps.on
-        said = bytearray(shapes.judge(url, count=False) if on else Verdict.FREE for url in urls)
-        return self._note(urls, new, said, terms_of)
+        by_page = {page: url for (_, page), url in url_of.items()}
+        return self._judge_known(by_page, terms_of, in_turn=False)
+
+    def _judge_known(self, by_page: Mapping[int, str], terms_of: TermsOf, *, in_turn: bool) -> Int64s:
+        """Judge pages by their URLs, whose dates count only in turn; return what `go_on` does.
+
+        Forgotten pages have no URL, and get no verdict: those that are known again are judged when they are chosen.
+        """
+        known = {page: url for page, url in by_page.items() if url}
+        if not known:
+            return NONE
+        ids, urls, shapes = np.array(list(known), np.int64), list(known.values()), self._shapes
+        if not self._traps.on:
+            said = bytearray(len(urls))
+        else:
+            said = shapes.judge_all(urls) if in_turn else bytearray(shapes.judge(url, count=False) for url in urls)
+        return self._note(urls, ids, said, terms_of)
 
     def _note(self, urls: Sequence[str], ids: Int64s, said: bytearray, terms_of: TermsOf) -> Int64s:
         """Note what the shapes of URLs said, unless the scope or a rule decides; return what `go_on` does."""
-        if "" in urls:  # Of forgotten pages. Those that are known again are judged when they are chosen.
-            ids, said = ids[list(map(bool, urls))], bytearray(compress(said, urls))
-            urls = [url for url in urls if url]
-            if not urls:
-                return NONE
         book, terms = self._book, np.zeros(len(ids), np.uint16)
         if book.rules or self._scoped:
             hosts = (self._replica.columns.host[ids].astype(np.int64) * len(self._crawl) + self._shard).tolist()
@@ -143,7 +150,7 @@ class Verdicts:
                     if rule.revisit_seconds is not None:
                         terms[index] = self._term_of[rule.revisit_seconds]
         verdicts = np.frombuffer(said, np.uint8)
-        changed = self.shut(ids) != is_shut(verdicts)
+        changed = self.shut(ids) != (verdicts >= DENIED)
         # A column that grows is a new array. Other threads may still read the old one; they hear of the change later.
         pages = int(ids.max()) + 1
         if self._revisiting:
@@ -156,9 +163,3 @@ class Verdicts:
         self._of_page[ids] = verdicts | JUDGED
         changed_ids: Int64s = ids[changed]
         return changed_ids
-
-
-def is_shut(verdicts: Uint8s) -> Bools:
-    """Return a mask of the verdicts that keep a page from being offered."""
-    shut: Bools = verdicts >= DENIED
-    return shut

@@ -11,7 +11,7 @@ from servers import Server
 from opic.admission import Admission, check_policy
 from opic.admission import admission as admissions
 from opic.admission.shares import Weighed
-from opic.admission.verdicts import is_shut
+from opic.admission.verdicts import DENIED
 from opic.ingest import Writer
 from opic.messages.importance import AppliedRule
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
@@ -57,7 +57,7 @@ class Crawled:
     def held(self) -> set[str]:
         """Return the URLs that are held back."""
         snapshot = self.snapshots.fresh()
-        shut = is_shut(self.admission.verdicts(snapshot))
+        shut = self.admission.verdicts(snapshot) >= DENIED
         assert shut.shape == (len(snapshot),)
         return set(self.crawl.urls_of(snapshot.places(shut.nonzero()[0])).values())
 
@@ -98,7 +98,7 @@ def test_rules_take_precedence_over_traps_and_apply_at_once(crawled: Crawled, pa
     crawled.put(rules=[{"effect": "allow", "domain": "h0.example"}, {"effect": "deny", "path": "/a$", "note": "no"}])
     expected = {url for url in pages if "h0." not in url and not url.endswith("a/a/a")} | ending(pages[4:], "a/a")
     assert crawled.held() == expected
-    shut = is_shut(other.verdicts(snapshot := crawled.snapshots.fresh()))
+    shut = other.verdicts(snapshot := crawled.snapshots.fresh()) >= DENIED
     assert int(shut.sum()) == len(expected)
     assert crawled.admission.why("http://h1.example/a") == [AppliedRule("rule 1: no", "deny")]
     assert crawled.admission.why("http://h0.example/a/a/a/a") == [AppliedRule("rule 0", "allow")]
@@ -115,11 +115,11 @@ def test_another_endpoint_follows_new_rules_after_its_next_check(
 ) -> None:
     snapshot = crawled.seed(*pages)
     other = Admission(crawled.crawl)
-    assert is_shut(other.verdicts(snapshot)).any()
+    assert (other.verdicts(snapshot) >= DENIED).any()
     crawled.put(traps={"on": False})
-    assert is_shut(other.verdicts(snapshot)).any(), "it looks once a second"
+    assert (other.verdicts(snapshot) >= DENIED).any(), "it looks once a second"
     monkeypatch.setattr(admissions, "LOOK_SECONDS", 0.0)
-    assert not is_shut(other.verdicts(snapshot)).any()
+    assert not (other.verdicts(snapshot) >= DENIED).any()
 
 
 def test_why_says_which_trap_threshold_was_exceeded(crawled: Crawled, pages: list[str]) -> None:
