@@ -246,8 +246,7 @@ class Choices:
         for shard in set(picked.shards.tolist()):
             positions, replica = np.flatnonzero(picked.shards == shard), self._crawl.replicas[shard]
             with replica.lock:
-                if (priority := replica.offers.priority(picked.ids[positions])) is not None:
-                    priorities[positions] = priority
+                priorities[positions] = replica.column("priority", picked.ids[positions])
         return priorities
 
     # The pages that a request is about.
@@ -274,7 +273,7 @@ class Choices:
         ranking, pages = self.ranking(mode, None), list[Int64s]()
         assert ranking is not None
         for shard, (ranked, order) in enumerate(zip(ranking.shards, self._hot.orders, strict=True)):
-            trusted = np.flatnonzero(ranked.keys[: len(order.columns)] > NOWHERE)
+            trusted = np.flatnonzero(ranked.keys[: order.known] > NOWHERE)
             pages.append(trusted if only is None else np.intersect1d(trusted, only[shard], assume_unique=True))
         return pages
 

@@ -31,7 +31,7 @@ class Within:
 
     def pages(self, shard: int, order: HotOrder) -> Int64s:
         """Return the ids of the pages of these hosts, ascending. Each new page is scanned once."""
-        column = order.columns.host[: len(order.columns)]
+        column = order.columns.host[: order.known]
         if shard not in self._pages:
             self._pages[shard] = len(column), np.sort(order.pages_of(self.hosts[shard]))
         known, ids = self._pages[shard]

@@ -28,8 +28,8 @@ UNHELD: Final = 0  # In the column of what holds pages; the other values are kin
 class HotOrder:
     """The pages of a shard. Not thread-safe.
 
-    The columns may change only between two calls, and `changed` must be called with the changed pages before the next
-    choice. Times are seconds by any clock that never goes back.
+    The columns may change only between two calls, and `changed` must be called with new pages at once, and with other
+    changed ones before the next choice. Times are seconds by any clock that never goes back.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class HotOrder:
             single: default for hosts: whether a host gives only one page at a time; `set_single` changes it.
             retry_seconds: back-off of a page whose lease ends without an event.
         """
-        self.columns, self.now = columns, -np.inf
+        self.columns, self.known, self.now = columns, 0, -np.inf  # `known`: the number of pages.
         self.where: Uint8s = np.zeros(0, np.uint8)
         self._free = SparseTimes()  # When the lease, the back-off or the revisit wait of each held page ends.
         self._retry_seconds = retry_seconds
@@ -73,7 +73,7 @@ class HotOrder:
             columns, self._credits, discovery
         )  # What decides where nothing else does.
         self._classes = np.zeros(8, np.bool_)
-        self.grow()
+        self._grow()
         self._count_all()
 
     # Keys.
@@ -112,10 +112,11 @@ class HotOrder:
         """Forget all indexes. They refer to this object, whose memory else waits for the garbage collector."""
         self._indexes.clear()
 
-    def grow(self) -> None:
+    def _grow(self) -> None:
         """Grow the arrays to the current number of pages and hosts."""
-        if len(self.columns) > len(self.where):
-            more = max(len(self.columns) - len(self.where), len(self.where) // 4, 1_024)
+        self.known = len(self.columns)
+        if self.known > len(self.where):
+            more = max(self.known - len(self.where), len(self.where) // 4, 1_024)
             size = -(-(len(self.where) + more) >> BLOCK_BITS) << BLOCK_BITS  # Whole blocks.
             self.where = np.concatenate((self.where, np.zeros(size - len(self.where), np.uint8)))
             for index in self._indexes.values():
@@ -131,6 +132,8 @@ class HotOrder:
 
     def changed(self, ids: Int64s) -> None:
         """Note pages that are new or whose cash or state changed."""
+        if len(self.columns) > self.known:
+            self._grow()
         self._changed.append(ids)
         self._changed_count += len(ids)
         if self._changed_count > CHANGED_MAX:
@@ -138,7 +141,6 @@ class HotOrder:
 
     def settle(self) -> None:
         """Count the pages that changed anew, and tell the indexes of them: some 200 ns for each."""
-        self.grow()
         for index in self._indexes.values():
             index.lowered()
         credits = self.columns.credits()
@@ -172,8 +174,8 @@ class HotOrder:
             self._count_all()
 
     def _count_all(self) -> None:
-        for first in range(0, len(self.columns), PAGES_AT_ONCE):
-            self._classify(np.arange(first, min(first + PAGES_AT_ONCE, len(self.columns))))
+        for first in range(0, self.known, PAGES_AT_ONCE):
+            self._classify(np.arange(first, min(first + PAGES_AT_ONCE, self.known)))
 
     def _classify(self, ids: Int64s) -> None:
         """Count distinct pages anew, by what holds them back."""
@@ -206,7 +208,6 @@ class HotOrder:
         """
         if not len(ids):
             return
-        self.grow()
         timed = bool(np.all(IS_TIMED[kind]))
         # The entry of a page that waits already is moved when it is due.
         new = ~IS_TIMED[self.where[ids]] | (until < self._free.get(ids)) if timed else np.True_
@@ -237,13 +238,11 @@ class HotOrder:
         """End the leases and back-offs of pages; other pages are ignored."""
         if not len(ids):
             return
-        self.grow()
         where = self.where[ids]
         self._free_pages(np.unique(ids[(where == LEASED) | (where == RETRY)]))
 
     def note_reads(self, ids: Int64s, now: float = -np.inf) -> None:
         """Hold distinct pages until their revisit time, or free them; call it when that time may have changed."""
-        self.grow()
         now, where, due = max(now, self.now), self.where[ids], page_counts.due(self.columns, ids)
         later = np.zeros(len(ids), np.bool_)
         if due is not None:
@@ -275,7 +274,7 @@ class HotOrder:
     def clear(self) -> None:
         """Free all leased pages, those in back-off and all hosts; reset `single` of all hosts to the default."""
         self.page_timers, self.host_timers = Timers(), Timers()
-        self.release(np.arange(len(self.columns)))
+        self.release(np.arange(self.known))
         self.rest(np.flatnonzero(self.host_free), np.zeros(np.count_nonzero(self.host_free)))
         self.single[:] = self._single
 
@@ -283,7 +282,6 @@ class HotOrder:
 
     def rest(self, hosts: Int64s, until: Float64s) -> None:
         """Block distinct hosts until the given times; if infinite, until another time is set."""
-        self.grow()
         before = self.host_free[hosts]
         self.host_free[hosts] = until
         self.host_timers.add(hosts, until)
@@ -296,7 +294,7 @@ class HotOrder:
         """Return the pages of distinct hosts, in no particular order."""
         if not len(hosts):
             return hosts
-        self._pages.extend(self.columns.host[: len(self.columns)])
+        self._pages.extend(self.columns.host[: self.known])
         return self._pages.pages_of(hosts)
 
     def resting(self) -> Int64s:
@@ -306,7 +304,6 @@ class HotOrder:
 
     def set_single(self, hosts: Int64s, *, single: bool) -> None:
         """Set whether hosts give only one page at a time, or any number."""
-        self.grow()
         self.single[hosts] = single
 
     # A choice.
@@ -314,7 +311,6 @@ class HotOrder:
     def advance(self, now: float) -> None:
         """Advance the clock, free the pages and hosts that are due, and take in all changes."""
         self.now = max(self.now, now)
-        self.grow()
         self._tell_of(self.host_timers.due(self.now))
         self._end_holds()
         self.settle()

@@ -8,6 +8,7 @@ clock of the shard's server. The caller must hold the replica's lock.
 
 import time
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -40,9 +41,14 @@ TERMS_PAGES: Final = 1 << 20  # Pages whose revisit time is computed at once.
 class ShardColumns:
     """The columns of a replica, as a hot order reads them."""
 
+    v = property(attrgetter("_arrays.v"))
+    state = property(attrgetter("_arrays.state"))
+    host = property(attrgetter("_arrays.host"))
+
     def __init__(self, replica: Replica, politeness: PolitenessSettings, admission: Admission | None) -> None:
         """Wrap a replica, with the rules that keep pages from being offered; no host has its own terms yet."""
         self._replica, self._patience, self._admission = replica, politeness.patience, admission
+        self._arrays = replica.columns
         self.revisit = RevisitTerms(replica, politeness.revisit_seconds, admission)
         self.limits, self.silent = HostLimits(replica), SilentHosts(replica, self._patience)
 
@@ -50,24 +56,9 @@ class ShardColumns:
         return self._replica.pages
 
     @property
-    def v(self) -> Int64s:
-        """Cash minus credit."""
-        return self._replica.columns.v
-
-    @property
-    def state(self) -> "np.ndarray[tuple[int], np.dtype[np.uint8]]":
-        """Bits of `opic.model.cash.Flag`, and the class."""
-        return self._replica.columns.state
-
-    @property
-    def host(self) -> "np.ndarray[tuple[int], np.dtype[np.uint32]]":
-        """Host numbers."""
-        return self._replica.columns.host
-
-    @property
     def hosts(self) -> int:
         """Number of hosts."""
-        return len(self._replica.hosts)
+        return len(self._replica.hosts.names)
 
     def ruled_out(self, ids: Int64s) -> Bools | None:
         """Return a mask of the pages that rules, the scope or their shape keep from being offered; None if none."""
@@ -79,8 +70,8 @@ class ShardColumns:
 
     def given_up(self, ids: Int64s) -> Bools | None:
         """Return a mask of the pages that are given up, or whose host is; None if there are none."""
-        pages = self._replica.offers.given_up(ids, self._patience.max_failures)
-        hosts = self.silent.given_up(self._replica.columns.host[ids])
+        pages = self._replica.failed_for_good(ids, self._patience)
+        hosts = self.silent.given_up(self.host[ids])
         return pages if hosts is None else hosts if pages is None else pages | hosts
 
     def revisit_at(self, ids: Int64s) -> Float64s | None:
@@ -89,27 +80,27 @@ class ShardColumns:
 
     def not_before(self, ids: Int64s) -> Float64s | None:
         """Return when pages may be offered as was said of them, in Unix seconds; None if at any time."""
-        return self._replica.offers.free_at(ids)
+        return self._arrays.values_of("not_before_us", ids) / MILLION if len(self._arrays.not_before_us) else None
 
     def priority(self, ids: Int64s) -> Float64s | None:
         """Return the priorities of pages; None if all are 1."""
-        return self._replica.offers.priority(ids)
+        return self._arrays.values_of("priority", ids) if len(self._arrays.priority) else None
 
     def preferred(self) -> Int64s:
-        """Return the pages whose priority is above 1, ascending."""
-        return self._replica.offers.preferred()
+        """Return the pages whose priority is above 1, ascending. Costs 1 ms a million pages."""
+        return np.flatnonzero(self._arrays.priority > 1)
 
     def nearness(self, ids: Int64s) -> Int64s:
         """Return the nearness of pages, 0 where their depth is unknown."""
-        return self._replica.columns.values_of("nearness", ids).astype(np.int64)
+        return self._arrays.values_of("nearness", ids).astype(np.int64)
 
     def within_depth(self, least: int) -> Int64s:
         """Return the ids of the pages whose nearness is at least `least`, ascending."""
-        return self._replica.columns.near(least, len(self))
+        return self._arrays.near(least, len(self))
 
     def last_read_us(self, ids: Int64s) -> Int64s:
         """Return when pages were last read, in Unix microseconds; 0 if never."""
-        return self._replica.histories.last_read_us(self._replica.columns.row[ids])
+        return self._replica.histories.last_read_us(self._arrays.row[ids])
 
     def credits(self) -> Int64s:
         """Return the credit of each class, (8,)."""
@@ -225,7 +216,7 @@ class HotShard:
     def note_terms(self, ids: Int64s | None = None) -> None:
         """Apply changed times at which pages may be offered: to all that have any if None, about 100 ns for each."""
         if ids is None:
-            ids = np.union1d(self.revisit.read_pages(), self.replica.offers.timed_pages())
+            ids = np.union1d(self.revisit.read_pages(), np.flatnonzero(self.replica.columns.not_before_us))
         for first in range(0, len(ids), TERMS_PAGES):
             self.order.note_reads(ids[first : first + TERMS_PAGES], self.now())
 
@@ -404,7 +395,6 @@ class HotShard:
 
     def rest_grouped(self, hosts: Int64s) -> None:
         """Block hosts as their groups, which have changed, and they themselves rest now."""
-        self.order.grow()
         own, reserved = values_at(self._own_free, hosts, 0.0), self.order.host_free[hosts] == np.inf
         self.order.rest(hosts, np.where(reserved, np.inf, np.maximum(own, self._group_free(hosts))))
 

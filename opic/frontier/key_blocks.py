@@ -26,6 +26,7 @@ class HeldPages(Protocol):
     """The pages of a shard, with what holds them back now."""
 
     columns: OrderColumns
+    known: int  # How many pages there are.
     where: Uint8s  # By page: what holds it, 0 for nothing. At least as long as the blocks.
     host_free: Float64s  # By host: when its next page may be offered.
     now: float
@@ -65,8 +66,8 @@ class KeyBlocks:
                 column = np.full(len(self._bounds) << BLOCK_BITS - 1, NOWHERE)
                 column[:known] = np.where(most[1] == side, most[0], NOWHERE)
                 self._bounds[side::2] = column.reshape(-1, 1 << BLOCK_BITS).max(axis=1)
-        for first in range(known, len(pages.columns), PAGES_AT_ONCE):
-            ids = np.arange(first, min(first + PAGES_AT_ONCE, len(pages.columns)))
+        for first in range(known, pages.known, PAGES_AT_ONCE):
+            ids = np.arange(first, min(first + PAGES_AT_ONCE, pages.known))
             self.raised(ids[pages.where[ids] == 0])
 
     def grow(self) -> None:
@@ -111,7 +112,7 @@ class KeyBlocks:
         """Return the free pages of distinct blocks with their keys and hosts, and lower the bounds to what they are."""
         pages = self._pages
         ids = ((blocks[:, None] << BLOCK_BITS) + np.arange(1 << BLOCK_BITS)).ravel()
-        ids = ids[(pages.where[ids] == 0) & (ids < len(pages.columns))]
+        ids = ids[(pages.where[ids] == 0) & (ids < pages.known)]
         pages.looked += len(ids)
         keys, read = pages.keys(ids, self.order)
         some = np.flatnonzero((keys > NOWHERE) & (read == side))

@@ -55,7 +55,7 @@ class ByLinkScore(Order):
             self._scores[ids] = scores.scores[self._shard]
         changed = self._scores.copy()
         changed[: len(before)] -= before
-        self._hot.changed(np.flatnonzero(changed[: len(self._hot.columns)]))
+        self._hot.changed(np.flatnonzero(changed[: self._hot.known]))
 
     def keys(self, ids: Int64s) -> Float64s:
         scores = values_at(self._scores, ids, 0.0)

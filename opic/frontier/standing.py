@@ -106,7 +106,7 @@ class PageStanding:
         group, rules = read_group(crawl, host, address, politeness.by), [] if admission is None else admission.why(url)
         with replica.lock:
             columns = _columns_of(host, own, limit, ShardColumns(replica, politeness, admission))
-            (failed_fetches,), _, (priority,) = (part.tolist() for part in replica.offers.columns_of(ids))
+            (failed_fetches,), (priority,) = (replica.column(name, ids).tolist() for name in ("failures", "priority"))
             is_given_up, silence = _first(columns.given_up(ids), False), _silence_of(replica, host, politeness)
             own_free = max(float(host_free or 0) if delay else 0.0, float(blocked or 0), silence.until)
             return cls(

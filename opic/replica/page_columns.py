@@ -114,13 +114,9 @@ class PageColumns(SparseColumns):
     not_before_us: Int64s
     priority: NDArray[np.float64]  # 0 for 1.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.puts = dict.fromkeys(BY_NAME, 0)  # How often values of a column that events give have changed.
-
     def values_of(self, name: str, ids: Ids) -> NDArray[Any]:
         """Return the values of a column, (n,)."""
-        stored, default = self.stored(name, ids), BY_NAME[name].default
+        stored, default = values_at(getattr(self, name), ids, 0), BY_NAME[name].default
         return np.where(stored == 0, default, stored) if default else stored
 
     def near(self, least: int, pages: int) -> Int64s:
@@ -129,7 +125,6 @@ class PageColumns(SparseColumns):
 
     def note(self, name: str, ids: Ids, values: NDArray[Any], *, undo: Undo | None) -> None:
         """Set what events gave of distinct pages, (n,); `undo` receives the old values."""
-        self.puts[name] += 1
         default = BY_NAME[name].default
         self.put(name, ids, np.where(values == default, 0, values) if default else values, undo)
 

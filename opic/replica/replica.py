@@ -27,7 +27,7 @@ from opic.model.cash import HEARD_OF, CrawlRules, Flag
 from opic.model.classes import WeightClasses
 from opic.model.host_failures import Patience
 from opic.model.ledger_page import Column, ColumnKind
-from opic.model.page_notes import NEAREST
+from opic.model.page_notes import NEAREST, failures_of_given_up
 from opic.model.series import ENTRIES_MAX, Entry
 from opic.replica.columns import Undo
 from opic.replica.effect import Effect, Head, unpack_bits
@@ -36,7 +36,6 @@ from opic.replica.hosts import HostTable
 from opic.replica.index import FingerprintIndex
 from opic.replica.page_changes import note_changed_links
 from opic.replica.page_columns import BY_NAME, YIELDS, HostColumns, Ids, PageColumns
-from opic.replica.page_offers import PageOffers
 from opic.replica.page_yields import links_by_read, new_by_read, note_yields
 from opic.replica.url_tail import UrlTail
 
@@ -92,7 +91,6 @@ class Replica:
         self.books = Books.genesis(self.rules, self.shard)
         self.pages = 0
         self.columns = PageColumns()
-        self.offers = PageOffers(self.columns)
         self.index = FingerprintIndex()
         self.hosts, self.host_failures = HostTable(), HostColumns()
         self.histories = Histories(self.rules)
@@ -313,15 +311,21 @@ class Replica:
 
     def given_up(self, ids: Ids, patience: Patience) -> Bools | None:
         """Return a mask of the pages that are given up, or whose hosts are; None if nothing ever failed."""
-        pages = self.offers.given_up(ids, patience.max_failures)
+        pages = self.failed_for_good(ids, patience)
         if not self.host_failures.used("times"):
             return pages
         hosts = values_at(self.host_failures.given_up(patience), self.columns.host[ids], False)
         return hosts if pages is None else pages | hosts
 
+    def failed_for_good(self, ids: Ids, patience: Patience) -> Bools | None:
+        """Return a mask of the pages that are given up after their own failures; None if no page ever failed."""
+        if not len(self.columns.failures):
+            return None
+        return self.columns.values_of("failures", ids) >= failures_of_given_up(patience.max_failures)
+
     def given_up_pages(self, patience: Patience) -> Int64s:
-        """Return the pages that are given up, or whose hosts are, ascending."""
-        pages = self.offers.given_up_pages(patience.max_failures)
+        """Return the pages that are given up, or whose hosts are, ascending. Costs .1 ms a million pages."""
+        pages = np.flatnonzero(self.columns.failures >= failures_of_given_up(patience.max_failures))
         hosts = self.host_failures.given_up(patience)
         return np.union1d(pages, np.flatnonzero(values_at(hosts, self.host, False))) if hosts.any() else pages
 
