@@ -134,7 +134,9 @@ class Books:
 
     def credits(self) -> list[int]:
         """Return `credit_of` each class."""
-        return [self.credit_of(slot) for slot in range(CLASSES_MAX)] if self.weighted else [self.credit] * CLASSES_MAX
+        if self.extra == NONE_BY_CLASS:
+            return [self.credit] * CLASSES_MAX
+        return [self.credit_of(slot) for slot in range(CLASSES_MAX)]
 
     def count(self, slot: int, *, known: int = 0, live: int = 0, opened: int = 0) -> None:
         """Add to the counts of known, live and open pages of a class; negative numbers subtract."""

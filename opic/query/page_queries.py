@@ -172,9 +172,10 @@ class PageQuery:
             return EXACT, [
                 (told.share(shard_page) or 0.0) if told.knows(shard_page) else told.jump for shard_page in places
             ]
-        policy, span = self.policy_of(self.by_cash, None)
-        if span is None:
+        if (policy := self.by_cash) == "static":
             return policy, [None] * len(places)
+        policy, span = self.policy_of(policy, None)
+        assert span is not None
         snapshot, view = self.snapshots.view(policy, span)
         known = live_positions(places, snapshot, view)
         return policy, [None if position is None else float(view.estimates[position]) for position in known]

@@ -250,10 +250,13 @@ class Replica:
 
     def column(self, name: str, ids: Ids) -> NDArray[Any]:
         """Return the values of a column of pages, (n,), wherever it is kept."""
-        if BY_NAME[name].kind is ColumnKind.HISTORY:
-            values: NDArray[Any] = getattr(self.histories.rows, name)[self.columns.row[ids]]
-            return values
-        return self.columns.values_of(name, ids)
+        kind = BY_NAME[name].kind
+        if kind is ColumnKind.SPARSE:
+            return self.columns.values_of(name, ids)
+        of_history = kind is ColumnKind.HISTORY
+        table, rows = (self.histories.rows, self.columns.row[ids]) if of_history else (self.columns, ids)
+        values: NDArray[Any] = getattr(table, name)[rows]
+        return values
 
     @contextmanager
     def following(self) -> Iterator[None]:
@@ -294,7 +297,7 @@ class Replica:
 
     def cash(self, ids: Ids | slice = slice(None)) -> Int64s:
         """Return the cash of pages. A gone page has returned its grants, so its cash may be negative."""
-        v, state = self.v[ids], self.state[ids]
+        v, state = self.columns.v[: self.pages][ids], self.columns.state[: self.pages][ids]
         return np.where(state & Flag.GONE, v, live_cash(self.books, v, state))
 
     def spent(self, ids: Ids | slice = slice(None)) -> Int64s:
