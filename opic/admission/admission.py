@@ -61,7 +61,8 @@ class Admission:
 
     def _start(self) -> None:
         """Discard all verdicts on pages and hosts."""
-        self._table, self._year = HostNames(self._crawl.replicas), time.gmtime().tm_year
+        self._loads, self._year = self._crawl.loads, time.gmtime().tm_year
+        self._table = HostNames(self._crawl.replicas)
         book, traps = self._policy.book, self._policy.traps
         self._verdicts = [
             Verdicts(self._crawl, n, book, traps, self._year, scoped=bool(self.scope)) for n in range(len(self._crawl))
@@ -133,7 +134,7 @@ class Admission:
                     log.info("loaded %d URL rules, version %s", len(policy.book.rules), policy.version)
                     self._turn(policy)
                 self._looked = time.monotonic()
-            if self._table != HostNames(self._crawl.replicas):
+            if self._loads != self._crawl.loads:  # Numbers of pages and hosts may mean others now.
                 self._start()
             elif self._year != time.gmtime().tm_year:
                 self._turn(self._policy)
@@ -149,11 +150,16 @@ class Admission:
         """Return the revisit times that rules set for pages, as far as judged; NaN where none does, None if none."""
         return self._verdicts[shard].revisit_seconds(ids) if self._judging else None
 
-    def judge(self, shard: int, ids: Int64s) -> None:
-        """Judge those pages that have no verdict by the present rules."""
+    def judge(self, pages: Mapping[int, Int64s]) -> None:
+        """Judge those pages that have no verdict by the present rules, by shard. Their URLs are read at once."""
         with self._lock:
-            if self._judging:
-                self._tell(shard, self._verdicts[shard].judge(ids, self._terms_of))
+            if not self._judging:
+                return
+            new = [(shard, page) for shard, ids in pages.items() for page in self._verdicts[shard].unjudged(ids)]
+            urls = self._crawl.urls_of(new) if new else {}
+            for shard in {shard for shard, _ in new}:
+                mine = {page: url for (number, page), url in urls.items() if number == shard}
+                self._tell(shard, self._verdicts[shard].judge(mine, self._terms_of))
 
     def judge_next(self, shard: int) -> int:
         """Judge the next pages of a shard, in a millisecond or two; return their number."""
@@ -214,10 +220,10 @@ class Admission:
         Args:
             idle: no other pages are available, so large hosts are not limited, and an outgrown site may give one page
                 every SPARED_SECONDS.
-        """
-        return self._crawl.steadily(lambda: self._ration(idle=idle))
 
-    def _ration(self, *, idle: bool) -> Ration | None:
+        Raises:
+            Outdated: a replica was reloaded in the meantime.
+        """
         self.check_policy()
         with self._lock:
             self._weigh()
@@ -335,7 +341,7 @@ class Admission:
             # The date rule depends on how many dates were known before this URL; only its stored verdict tells.
             page = self._crawl.ids_of([url])[0]
             if page is not None:
-                self.judge(page[0], np.array([page[1]]))
+                self.judge({page[0]: np.array([page[1]])})
                 verdict = Verdict(int(self._verdicts[page[0]].verdicts_of(np.array([page[1]]))[0]))
         if verdict <= Verdict.DENIED:
             return []

@@ -82,6 +82,8 @@ def large_hosts(crawl: Crawl, traps: Traps) -> list[int]:
     """Return the numbers of the hosts with more known pages than `traps.host_pages`."""
     hosts, most = list[int](), traps.host_pages
     for shard, replica in enumerate(crawl.replicas if most else ()):
+        if replica.pages <= most:
+            continue
         pages = sums_by_host(replica, lambda state, _: (state & Flag.KNOWN) != 0)
         hosts += (np.flatnonzero(pages > most) * len(crawl) + shard).tolist()
     return hosts

@@ -109,18 +109,14 @@ class Verdicts:
         first, last = self.pages, min(pages, (self.pages // URLS_AT_ONCE + 1) * URLS_AT_ONCE)
         by_page = zip(range(first, last), self._crawl.urls_in(self._shard, range(first, last)), strict=True)
         self.pages = last
-        return self._judge_known(dict(by_page), terms_of, in_turn=True)
+        return self.judge(dict(by_page), terms_of, in_turn=True)
 
-    def judge(self, ids: Int64s, terms_of: TermsOf) -> Int64s:
-        """Judge those pages that have no verdict by the present rules; return what `go_on` does."""
-        new = ids[values_at(self._of_page, ids, 0) < JUDGED]
-        if not len(new):
-            return NONE
-        url_of = self._crawl.urls_of([(self._shard, page) for page in new.tolist()])
-        by_page = {page: url for (_, page), url in url_of.items()}
-        return self._judge_known(by_page, terms_of, in_turn=False)
+    def unjudged(self, ids: Int64s) -> list[int]:
+        """Return those pages that have no verdict by the present rules."""
+        pages: list[int] = ids[values_at(self._of_page, ids, 0) < JUDGED].tolist()
+        return pages
 
-    def _judge_known(self, by_page: Mapping[int, str], terms_of: TermsOf, *, in_turn: bool) -> Int64s:
+    def judge(self, by_page: Mapping[int, str], terms_of: TermsOf, *, in_turn: bool = False) -> Int64s:
         """Judge pages by their URLs, whose dates count only in turn; return what `go_on` does.
 
         Forgotten pages have no URL, and get no verdict: those that are known again are judged when they are chosen.

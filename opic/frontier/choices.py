@@ -5,14 +5,12 @@ chosen.
 """
 
 import time
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 
 from opic.admission import Admission, Ration
-from opic.arrays import Bools, Float64s, Int64s
-from opic.errors import StoreUnavailable
+from opic.arrays import Bools, Float64s, Int64s, values_at
 from opic.frontier import page_counts
 from opic.frontier.arrivals import draw_again
 from opic.frontier.crawl_orders import Orders, RankedOrder
@@ -25,14 +23,12 @@ from opic.frontier.picking import SIDES, Fit, Picked, first_free, mixed, near_of
 from opic.frontier.policy_orders import Mix, PolicyOrders
 from opic.frontier.requests import Choice
 
-PICKS_MAX: Final = 40  # Attempts of one choice, after a reload of a replica.
 CENSUS_SECONDS: Final = 1.0
 JUDGE_BATCHES: Final = 4  # Batches that a choice judges before it tries again: a few milliseconds.
 JUDGE_SECONDS: Final = 0.02  # How long a choice that has a page goes on when others turn out unfit,
 JUDGE_SECONDS_MAX: Final = 1.0  # and how long one that has none.
 WIDER, WIDER_MAX = 4, 1 << 12  # Factor by which the next try asks for more pages, and the most spare pages.
 Scope = tuple[str, tuple[str, ...], int]  # Mode, domains and nearness of a request.
-Choose = Callable[[int], Picked]  # Takes a number of pages.
 
 
 class Choices:
@@ -45,34 +41,31 @@ class Choices:
         self._built = 0  # As of which building of the orders the cached domains are.
         self.trust = RankedOrder.empty(len(hot.crawl))  # The order of mode coverage,
         self._importance: RankedOrder | None = None  # and that of other modes; None for cash.
-        self._census, self._census_at = dict[Scope, dict[str, int] | None](), float("-inf")
+        self._census, self._census_at = dict[Scope, dict[str, int]](), float("-inf")
         self._ahead = dict[str, PagesAhead]()  # By mode.
         self.rng = np.random.default_rng()  # For policies that draw.
         self._policies = PolicyOrders(hot, lambda: self.rng)
 
     def use(self, orders: Orders) -> None:
-        """Choose by these orders from now on."""
+        """Choose by these orders from now on, but for those whose ids may belong to other pages by now."""
+        loads, importance, trust = self._crawl.loads, orders.importance, orders.trust or self.trust
+        if importance is not None and importance.loads != loads:
+            importance = None
+        if trust.loads and trust.loads != loads:
+            trust = RankedOrder.empty(len(loads))
         with self._crawl.locked():  # Threads that let the replicas follow tell the indexes of changes.
-            if orders.importance is not self._importance:
-                if self._importance is not None:
-                    self._importance.drop(self._hot.orders)
-                self._importance = orders.importance
-            if orders.trust is not None and orders.trust is not self.trust:
+            if self._importance is not None and self._importance is not importance:
+                self._importance.drop(self._hot.orders)
+            if self.trust is not trust:
                 self.trust.drop(self._hot.orders)
-                self.trust = orders.trust
+            self._importance, self.trust = importance, trust
             if orders.inlinks is not None:
                 self._hot.linked(orders.inlinks.apply_news())
             self._policies.use(orders.inlinks, orders.scores)
 
-    def ranking(self, mode: str, policy: str | None) -> RankedOrder | None:
-        """Return the order of a mode that is not by cash; None if it is, or if a policy decides."""
-        loads = self._crawl.loads
-        if mode == "coverage":
-            if self.trust.loads != loads:  # Its ids may belong to other pages now.
-                self.trust = RankedOrder.empty(len(self._crawl))
-            return self.trust
-        ranking = self._importance
-        return None if policy or ranking is None or ranking.loads != loads else ranking
+    def ranking(self, mode: str) -> RankedOrder | None:
+        """Return the order of a mode where no policy decides; None if it is by cash."""
+        return self.trust if mode == "coverage" else self._importance
 
     # Choosing.
 
@@ -86,87 +79,76 @@ class Choices:
         of hosts with unfit ones.
         """
         if not self._crawl.upkeep.quick and by == Choice(by.mode):
-            return self._crawl.steadily(lambda: self._from_ahead(by, count, ration))
-
-        def choose(wide: int) -> Picked:
-            return self._choose(by, wide, None if by.hosts is None else by.hosts * wide // count, ration)
-
-        picked = self._crawl.steadily(lambda: self._found(choose, count))
+            return self._from_ahead(by, count, ration)
+        picked, _ = self._choose_fit(by, count, ration)
         return picked if by.hosts is None else picked.of_hosts(by.hosts)
 
     def _from_ahead(self, by: Choice, count: int, ration: Ration | None) -> Picked:
         """Take pages that an earlier choice of this mode chose ahead; choose anew if they are too few, old or unfit."""
-        version = self._hot.news, self._crawl.loads, self.ranking(by.mode, None)
+        version = self._hot.news, self._crawl.loads, self.ranking(by.mode)
         before = self._ahead.get(by.mode)
         if before is not None and before.is_valid(version):
-            with self._crawl.locked():
+            with self._hot.all_locked():
                 picked = before.take_free(self._hot.orders, SIDES[by.mode], count, self._fit_of(ration))
             if len(picked) == count and not self._unfit(picked).any():
                 return picked
-        ahead, rest = before.wanted() if before is not None else 0, list[Picked]()
-
-        def choose(wide: int) -> Picked:
-            chosen = self._choose(by, wide + ahead, None, ration)
-            rest[:] = [chosen.after(wide)]  # They are judged when they are taken.
-            return chosen.first(wide)
-
         began = time.monotonic()
-        picked = self._found(choose, count)
-        self._ahead[by.mode] = PagesAhead(picked.followed_by(rest[0]), count, version, time.monotonic() - began)
+        picked, rest = self._choose_fit(by, count, ration, before.wanted() if before is not None else 0)
+        self._ahead[by.mode] = PagesAhead(picked.followed_by(rest), count, version, time.monotonic() - began)
         return picked
 
-    def _found(self, choose: Choose, count: int) -> Picked:
-        ways = [self._from_all, self._without_suspects]
-        first, second = ways if self._crawl.upkeep.quick else reversed(ways)
-        picked, sure = first(choose, count)
-        return picked if len(picked) or sure else second(choose, count)[0]
+    def _choose_fit(self, by: Choice, count: int, ration: Ration | None, ahead: int = 0) -> tuple[Picked, Picked]:
+        """Return the first pages that may be offered, and `ahead` more behind them, which were not judged.
 
-    def _from_all(self, choose: Choose, count: int) -> tuple[Picked, bool]:
-        """Choose among all pages, judging more of them as long as unfit ones are met.
+        Where answers are current, they come from all hosts; elsewhere first from those without suspicion.
+        """
+        quick = self._crawl.upkeep.quick
+        picked, rest, sure = self._judged(by, count, ration, ahead, suspect=not quick)
+        if not (len(picked) or sure):
+            picked, rest, _ = self._judged(by, count, ration, ahead, suspect=quick)
+        return picked, rest
+
+    def _judged(
+        self, by: Choice, count: int, ration: Ration | None, ahead: int, *, suspect: bool
+    ) -> tuple[Picked, Picked, bool]:
+        """Choose and judge, wider and wider while unfit pages are met.
+
+        With `suspect`, hosts that had an unfit page lately are left out; else more pages are judged meanwhile.
 
         Returns:
-            The pages, and whether there are no others.
+            The pages, those ahead, and whether there are no others.
         """
-        self._hot.end_suspicions()
+        if not suspect:
+            self._hot.end_suspicions()
         wide, began = count, time.monotonic()
         while True:
-            picked = choose(wide)
+            chosen = self._choose(by, wide + ahead, None if by.hosts is None else by.hosts * wide // count, ration)
+            picked, rest = chosen.first(wide), chosen.after(wide)  # The others are judged when they are taken.
             unfit = self._unfit(picked)
-            if not unfit.any() and (len(picked) or not self._hot.turning):
-                return picked.first(count), True
-            fit = picked.only(~unfit)
-            if time.monotonic() - began >= (JUDGE_SECONDS if len(fit) else JUDGE_SECONDS_MAX):
-                return fit.first(count), False
-            self._hot.judge_batches(JUDGE_BATCHES)
-            wide = min(WIDER * wide, count + WIDER_MAX)
-
-    def _without_suspects(self, choose: Choose, count: int) -> tuple[Picked, bool]:
-        """Choose among the pages of hosts that had no unfit page lately; return what `_from_all` does."""
-        wide, began = count, time.monotonic()
-        while True:
-            picked = choose(wide)
-            unfit = self._unfit(picked)
-            self._hot.suspects.note(self._hot.shards, picked.shards, picked.hosts, unfit)
-            fit = picked.only(~unfit)
-            late = time.monotonic() - began >= (JUDGE_SECONDS if len(fit) else JUDGE_SECONDS_MAX)
-            if not unfit.any() or len(fit) >= count or late:
-                return fit.first(count), not (len(self._hot.suspects) or self._hot.turning)
+            fit = picked.only(~unfit) if unfit.any() else picked
+            is_late = time.monotonic() - began >= (JUDGE_SECONDS if len(fit) else JUDGE_SECONDS_MAX)
+            if suspect:
+                self._hot.suspects.note(self._hot.shards, picked.shards, picked.hosts, unfit)
+                if not unfit.any() or len(fit) >= count or is_late:
+                    return fit.first(count), rest, not (len(self._hot.suspects) or self._hot.turning)
+            elif not unfit.any() and (len(picked) or not self._hot.turning):
+                return fit.first(count), rest, True
+            elif is_late:
+                return fit.first(count), rest, False
+            else:
+                self._hot.judge_batches(JUDGE_BATCHES)
             wide = min(WIDER * wide, count + WIDER_MAX)
 
     def _choose(self, by: Choice, count: int, hosts: int | None, ration: Ration | None) -> Picked:
-        for _ in range(PICKS_MAX):
-            with self._crawl.locked():
-                if self._hot.is_current():
-                    within = self._within(by.domains)
-                    if hosts is not None:
-                        first = self._picked(by, hosts, ration, within, 1)
-                        if by.host_pages == 1:
-                            return first
-                        shards = range(len(self._crawl))
-                        within = Within([np.unique(first.hosts[first.shards == shard]) for shard in shards])
-                    return self._picked(by, count, ration, within, by.host_pages)
-            self._hot.prepare()
-        raise StoreUnavailable("the store was rebuilt or its server restarted repeatedly during the call; try again")
+        with self._hot.all_locked():
+            within = self._within(by.domains)
+            if hosts is not None:
+                first = self._picked(by, hosts, ration, within, 1)
+                if by.host_pages == 1:
+                    return first
+                shards = range(len(self._hot.shards))
+                within = Within([np.unique(first.hosts[first.shards == shard]) for shard in shards])
+            return self._picked(by, count, ration, within, by.host_pages)
 
     def _picked(
         self, by: Choice, count: int, ration: Ration | None, within: Within | None, host_pages: int | None
@@ -194,38 +176,34 @@ class Choices:
         """Return the orders that decide, with their shares."""
         if by.policy:
             return self._policies.mix(by.policy)
-        ranking, hots = self.ranking(by.mode, by.policy), self._hot.orders
+        ranking, hots = self.ranking(by.mode), self._hot.orders
         return [(1.0, [hot.strategy for hot in hots] if ranking is None else ranking.orders(hots))]
 
     def taken(self, by: Choice, picked: Picked) -> None:
-        """Note that pages that were picked are to be leased: those that a policy draws are drawn again."""
-        if not by.policy:
-            return
-        with self._crawl.locked():
-            if self._hot.is_current():
-                for part, (_, orders) in enumerate(self._policies.mix(by.policy)):
-                    own, every = picked.parts == part, not (by.domains or by.nearness)
-                    draw_again(orders, picked.shards, picked.ids, own, all_pages=every)
+        """Note that pages that a policy picked are to be leased: those that it draws are drawn again."""
+        assert by.policy is not None
+        with self._hot.all_locked():
+            for part, (_, orders) in enumerate(self._policies.mix(by.policy)):
+                own, every = picked.parts == part, not (by.domains or by.nearness)
+                draw_again(orders, picked.shards, picked.ids, own, all_pages=every)
 
     def _unfit(self, picked: Picked) -> Bools:
         """Judge pages that were chosen; return a mask of those that must not be offered, or not yet."""
-        unfit = np.zeros(len(picked), np.bool_)
+        unfit = np.zeros(len(picked.ids), np.bool_)
         if self._admission is None:
             return unfit
-        shards = picked.shards.tolist()
-        self._crawl.urls_of(zip(shards, picked.ids.tolist(), strict=True))  # At once, for rules and for the answer.
-        for shard in set(shards):
-            positions = np.flatnonzero(picked.shards == shard)
-            ids, hot = picked.ids[positions], self._hot.shards[shard]
-            self._admission.judge(shard, ids)
-            with hot.replica.lock:
-                unfit[positions] = hot.order.where[ids] != UNHELD
+        positions = {shard: np.flatnonzero(picked.shards == shard) for shard in set(picked.shards.tolist())}
+        self._admission.judge({shard: picked.ids[mine] for shard, mine in positions.items()})
+        for shard, mine in positions.items():
+            ids = picked.ids[mine]
+            with self._hot.locked(shard) as hot:
+                unfit[mine] = hot.order.where[ids] != UNHELD
                 if (shut := self._admission.shut(shard, ids)) is not None:
-                    unfit[positions] |= shut
+                    unfit[mine] |= shut
         return unfit
 
     def _fit_of(self, ration: Ration | None) -> Fit | None:
-        groups, shards = self._hot.groups, len(self._crawl)
+        groups, shards = self._hot.groups, len(self._hot.shards)
         if ration is None and not groups:
             return None
         groups.begin()
@@ -242,46 +220,42 @@ class Choices:
 
     def priorities(self, picked: Picked) -> Float64s:
         """Return the priorities of pages."""
-        priorities = np.ones(len(picked))
+        priorities = np.ones(len(picked.ids))
         for shard in set(picked.shards.tolist()):
-            positions, replica = np.flatnonzero(picked.shards == shard), self._crawl.replicas[shard]
-            with replica.lock:
-                priorities[positions] = replica.column("priority", picked.ids[positions])
+            mine = picked.shards == shard
+            with self._hot.locked(shard) as hot:
+                priorities[mine] = hot.replica.column("priority", picked.ids[mine])
         return priorities
 
     # The pages that a request is about.
 
     def _within(self, domains: tuple[str, ...]) -> Within | None:
+        if not domains:
+            return None
         if self._built != self._hot.built:  # Numbers of hosts may mean others now.
             self._domains.clear()
             self._built = self._hot.built
         return self._domains.within(domains)
 
-    def _only(self, within: Within | None, nearness: int) -> list[Int64s] | None:
-        """Return the pages of each shard within some domains and a depth; None for all."""
-        if within is None and not nearness:
-            return None
-        orders = self._hot.orders
-        pages = [None if within is None else within.pages(shard, order) for shard, order in enumerate(orders)]
-        return [near_of(order, ids, nearness) for order, ids in zip(orders, pages, strict=True)]
-
     def _about(self, mode: str, within: Within | None, nearness: int) -> list[Int64s] | None:
         """Return the pages of each shard that requests of a scope may get some time; None for all of the mode."""
-        only = self._only(within, nearness)
-        if mode != "coverage":
-            return only
-        ranking, pages = self.ranking(mode, None), list[Int64s]()
-        assert ranking is not None
-        for shard, (ranked, order) in enumerate(zip(ranking.shards, self._hot.orders, strict=True)):
-            trusted = np.flatnonzero(ranked.keys[: order.known] > NOWHERE)
-            pages.append(trusted if only is None else np.intersect1d(trusted, only[shard], assume_unique=True))
+        if mode != "coverage" and within is None and not nearness:
+            return None
+        pages = list[Int64s]()
+        for shard, (order, ranked) in enumerate(zip(self._hot.orders, self.trust.shards, strict=True)):
+            ids = None if within is None else within.pages(shard, order)
+            if nearness:
+                ids = near_of(order, ids, nearness)
+            if ids is None:
+                ids = np.arange(order.known)
+            if mode == "coverage":
+                ids = ids[values_at(ranked.keys, ids, NOWHERE) > NOWHERE]
+            pages.append(ids)
         return pages
 
     def first_free(self, by: Choice, seconds_max: float) -> float | None:
         """Return the number of seconds until the first requested page is free; None if there is none."""
-        with self._crawl.locked():
-            if not self._hot.is_current():
-                return None
+        with self._hot.all_locked():
             first = first_free(
                 self._hot.orders,
                 mode=by.mode,
@@ -289,10 +263,10 @@ class Choices:
                 only=self._about(by.mode, self._within(by.domains), by.nearness),
                 seconds_max=seconds_max,
             )
-            return 0.0 if self._hot.turning else first
+        return 0.0 if self._hot.turning else first
 
-    def waiting(self, mode: str, domains: tuple[str, ...], nearness: int = 0, *, empty: bool) -> dict[str, int] | None:
-        """Count the requested pages by what holds them back; None if it can't be told now.
+    def waiting(self, mode: str, domains: tuple[str, ...], nearness: int = 0, *, empty: bool) -> dict[str, int]:
+        """Count the requested pages by what holds them back.
 
         Costs a lookup of each delayed host, or with domains some 10 ns for each of their pages. If the request got
         pages, its depth is not considered: that would be a pass over all pages; and unless answers are current, the
@@ -313,20 +287,16 @@ class Choices:
             self._census[scope] = self._count_waiting(*scope, empty=empty)
         return self._census[scope]
 
-    def _count_waiting(
-        self, mode: str, domains: tuple[str, ...], nearness: int, *, empty: bool
-    ) -> dict[str, int] | None:
+    def _count_waiting(self, mode: str, domains: tuple[str, ...], nearness: int, *, empty: bool) -> dict[str, int]:
         totals, delayed = np.zeros(page_counts.CODES, np.int64), np.zeros(2, np.int64)
-        with self._crawl.locked():
-            if not self._hot.is_current():
-                return None
-            for hot in self._hot.shards:
-                hot.order.advance(hot.now())
+        with self._hot.all_locked():
+            for order in self._hot.orders:
+                order.settle()
             only = self._about(mode, self._within(domains), nearness if empty else 0)
             for shard, order in enumerate(self._hot.orders):
                 if only is None:
                     totals += order.counts.totals
-                    delayed += [order.counts.free_pages(order.resting(), side) for side in (0, 1)]
+                    delayed += order.counts.free_pages(order.resting())
                 else:
                     codes = order.counts.code[only[shard]]
                     totals += np.bincount(codes, minlength=page_counts.CODES)

@@ -68,10 +68,8 @@ class DomainPages:
         """Forget all."""
         self._sets.clear()
 
-    def within(self, domains: tuple[str, ...]) -> Within | None:
-        """Return the hosts of domains, including new ones; None for all hosts."""
-        if not domains:
-            return None
+    def within(self, domains: tuple[str, ...]) -> Within:
+        """Return the hosts of domains, including new ones."""
         known = self._sets.pop(domains, None)
         while self._sets and (self.nbytes > self._bytes_max or len(self._sets) >= SETS_MAX):
             del self._sets[next(iter(self._sets))]

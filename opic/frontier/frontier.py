@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from msgspec.structs import asdict
@@ -48,6 +48,8 @@ from opic.query.kept_links import KeptLinks
 from opic.query.loaded_order import LoadedOrder
 from opic.replica import Crawl
 from opic.urls.canonical import URL_BYTES_MAX, canonical_host, canonical_url, host_of, shard_of
+
+JUDGE_BATCHES_COUNTED: Final = 40  # Takes some 50 ms.
 
 
 class PagesToFetch(NamedTuple):
@@ -212,7 +214,7 @@ class Frontier:
             return None
         if self.admission is not None:
             self.admission.check_policy()
-            self.admission.judge(shard_page[0], np.array([shard_page[1]]))
+            self.admission.judge({shard_page[0]: np.array([shard_page[1]])})
         standing = PageStanding.read(self.crawl, shard_page, canonical, self.politeness, self.admission)
         hindrances = standing.hindrances()
         why_not = [row.why(standing) for row in hindrances]
@@ -248,7 +250,7 @@ class Frontier:
 
     def to_fetch(self) -> PagesToFetch:
         """Count the pages that were never read, by whether they are still to be fetched. Looks at no page."""
-        never = self.crawl.steadily(self._scheduler.kinds)[:, 0]
+        never = self._scheduler.ask(self._scheduler.hot.kinds)[:, 0]
         denied = page_counts.total(never, "denied")
         outside = min(self.outside(), denied)
         return PagesToFetch(
@@ -264,7 +266,7 @@ class Frontier:
         Costs some 10 ms for a million pages. Leases of other endpoints count once this one has heard of them, and what
         rules deny once they have judged it.
         """
-        counts = self.crawl.steadily(self._scheduler.census).tolist()
+        counts = self._scheduler.ask(self._scheduler.hot.census).tolist()
         totals, names = Counter[tuple[str, str]](), self.crawl.replicas[0].classes.names
         for slot, row in enumerate(counts):
             if any(row) or not slot:
@@ -273,7 +275,7 @@ class Frontier:
 
     def group_counts(self) -> tuple[int, int]:
         """Count the politeness groups of hosts, and the pages that nothing but their rests holds back."""
-        return self.crawl.steadily(self._scheduler.group_counts)
+        return self._scheduler.ask(self._scheduler.hot.group_counts)
 
     def given_up(self) -> Iterator[tuple[int, Int64s]]:
         """Yield each shard with its pages that are given up, and neither gone nor excluded."""
@@ -287,7 +289,7 @@ class Frontier:
         """Count the known pages outside the crawl's scope, as far as they were judged."""
         if self.admission is None:
             return 0
-        self.crawl.steadily(self._scheduler.judge)
+        self._scheduler.ask(lambda: self._scheduler.hot.judge_batches(JUDGE_BATCHES_COUNTED))
         return self.admission.outside()
 
     def host_politeness(self) -> dict[str, HostPoliteness]:

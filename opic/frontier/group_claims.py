@@ -43,25 +43,22 @@ class GroupClaims:
 
     def __init__(self, groups: HostGroups, calls: Sequence[ShardCall], answers: Sequence[LeaseAnswer]) -> None:
         """Claim each group for the page whose host has the longest delay: mostly all are of one host."""
-        self._calls, self._answers, self._pages = calls, answers, list[_Page]()
+        self._calls, self._answers = calls, answers
+        self.pages = list[_Page]()  # Those of hosts in groups.
         claims = dict[int, _Page]()
         for number, (call, answer) in enumerate(zip(calls, answers, strict=True)):
-            parts = [part for part, _ in call.quotas()]
             for lease in answer.granted:
-                host, part = call.pages[lease.position].host, parts[lease.quota]
+                host, part = call.pages[lease.position].host, call.parts[lease.quota]
                 if not (group := groups.group(call.shard, host)):
                     continue
                 claimant = part.index, call.shard, host
                 page = _Page(number, lease, groups.name(group), claimant, part.request.host_pages or 1)
-                self._pages.append(page)
+                self.pages.append(page)
                 if group not in claims or claims[group].lease.delay_seconds < lease.delay_seconds:
                     claims[group] = page
         self._by_home = dict[int, list[_Page]]()
         for group, page in claims.items():
             self._by_home.setdefault(groups.home(group), []).append(page)
-
-    def __bool__(self) -> bool:
-        return bool(self._pages)
 
     def commands(self, keys: Sequence[Keys]) -> list[list[Any]]:
         """Return the calls of `opic_5_claim`, one for each home, given the keys of all shards."""
@@ -85,7 +82,7 @@ class GroupClaims:
         said = {ruling.name: ruling for by_home in rulings.values() for ruling in by_home}
         claimants = {claim.group: claim.claimant for claims in self._by_home.values() for claim in claims}
         given, refused = Counter[str](), set[tuple[int, int]]()
-        for page in self._pages:
+        for page in self.pages:
             ruling, ours = said[page.group], page.claimant == claimants[page.group]
             if ruling.until and not (ruling.granted and ours and given[page.group] < page.most):
                 refused.add((page.call, page.lease.position))

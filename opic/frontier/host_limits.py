@@ -66,13 +66,6 @@ class HostLimits:
         self._pages.extend(self._replica.host)
         return self._pages.pages_of(np.array(sorted(hosts), np.int64))
 
-    @property
-    def any_full(self) -> bool:
-        """Whether any host has reached its limit."""
-        return bool(self._full.any())
-
     def shut(self, ids: Int64s) -> Bools | None:
         """Return a mask of the pages of full hosts; None if there are none."""
-        if not self.any_full:
-            return None
-        return values_at(self._full, self._replica.host[ids], False)
+        return values_at(self._full, self._replica.columns.host[ids], False) if self._full.any() else None

@@ -5,7 +5,8 @@ used, and again when changes by other endpoints may have been missed.
 """
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -26,6 +27,7 @@ from opic.model.books import Books
 from opic.model.cash import CLASSES_MAX, MILLION, Flag
 from opic.replica import Crawl
 from opic.replica.changes import Change, ChangeId, Changes
+from opic.replica.crawl import Outdated
 from opic.replica.effect import Effect
 from opic.store.keys import of_call
 from opic.urls.canonical import shard_of
@@ -43,6 +45,8 @@ class HotCrawl:
         """Register with the replicas. `prepare` creates the orders."""
         self.crawl, self.terms, self._admission = crawl, terms, admission
         self._shards: list[HotShard | None] = [None] * len(crawl)
+        # As `prepare` left them: the order of each shard, with its leases and hosts, and without.
+        self.shards, self.orders = list[HotShard](), list[HotOrder]()
         self.built = 0  # How often orders were made anew: before that, numbers of hosts may have meant others.
         self.news = 0  # How often pages became free other than by the journal or their time.
         self._rules: object = None
@@ -80,21 +84,37 @@ class HotCrawl:
         hot = self._shards[shard]
         return hot if hot is not None and hot.is_current else None
 
-    @property
-    def shards(self) -> list[HotShard]:
-        """The shards that `prepare` created."""
-        return [hot for hot in self._shards if hot is not None]
+    @contextmanager
+    def locked(self, shard: int) -> Iterator[HotShard]:
+        """Hold the lock of a shard.
 
-    @property
-    def orders(self) -> list[HotOrder]:
-        """The hot order of each shard."""
-        return [hot.order for hot in self.shards]
+        Raises:
+            Outdated: its replica was reloaded since `prepare`.
+        """
+        hot = self.shards[shard]
+        with hot.replica.lock:
+            if hot.loads != hot.replica.loads:
+                raise Outdated
+            yield hot
+
+    @contextmanager
+    def all_locked(self) -> Iterator[None]:
+        """Hold the locks of all shards.
+
+        Raises:
+            Outdated: a replica was reloaded since `prepare`.
+        """
+        with self.crawl.locked():
+            if any(hot.loads != hot.replica.loads for hot in self.shards):
+                raise Outdated
+            yield
 
     def drop(self) -> None:
         """Drop all state; `prepare` builds it again from the replicas and the store."""
         with self.crawl.locked():
             for shard in range(len(self.crawl)):
                 self._discard(shard)
+            self.shards, self.orders = [], []
             self.groups = HostGroups(self.crawl.replicas, self.terms.politeness.by)
             self._begin_anew()
 
@@ -112,22 +132,26 @@ class HotCrawl:
     # Updating.
 
     def prepare(self) -> None:
-        """Bring the replicas and the held pages and hosts up to date, and judge new pages."""
-        self.crawl.follow(self.crawl.recent())
-        self.crawl.steadily(self._prepare)
-
-    def _prepare(self) -> None:
-        self._judge_more()
+        """Read the held pages and hosts where they are not known, and judge new pages. For `FrontierScheduler.ask`."""
+        if self._admission is not None:
+            self._judge_more(self._admission)
         for shard, hot in enumerate(self._shards):
             if hot is not None and hot.set_back:
                 self._discard(shard)
         if wanted := [shard for shard in range(len(self.crawl)) if (hot := self._current(shard)) is None or hot.lost]:
             self._read(wanted)
+            self.shards = [hot for hot in self._shards if hot is not None]
+            self.orders = [hot.order for hot in self.shards]
         self._hear_groups()
 
-    def is_current(self) -> bool:
-        """Return whether there is an order for each replica as it was loaded last."""
-        return all(self._current(shard) is not None for shard in range(len(self.crawl)))
+    def reserve(self, shards: Int64s, ids: Int64s, hosts: Int64s) -> None:
+        """Keep pages, (n,) each, from other choices until the answer of the store arrives."""
+        for shard in set(shards.tolist()):
+            mine = shards == shard
+            with self.locked(shard) as hot:
+                hot.order.reserve(ids[mine], hosts[mine])
+                if self.groups:
+                    self.groups.reserve(shard, hosts[mine].tolist())
 
     def _read(self, shards: Sequence[int]) -> None:
         """Read the held pages and hosts of shards; create a hot order where there is none for the loaded replica."""
@@ -184,7 +208,8 @@ class HotCrawl:
                     ends = fields.get(b"g", b"").decode().split()
                     pairs = zip(ends[::2], ends[1::2], strict=True)
                     rests |= {name: (shard, float(end) / MILLION) for end, name in pairs}
-        self.rest_groups(rests)
+        if rests:
+            self.rest_groups(rests)
 
     def rest_claimed(self, rulings: Mapping[int, Sequence[Ruling]]) -> None:
         """Let groups rest as their homes said when they were claimed."""
@@ -217,22 +242,20 @@ class HotCrawl:
                 if hot.is_current and len(hosts := self.groups.hosts_in(shard, resting)):
                     hot.rest_grouped(hosts)
 
-    def _judge_more(self) -> None:
-        if self._admission is None:
-            return
-        rules = self._admission.check_policy()
+    def _judge_more(self, admission: Admission) -> None:
+        rules = admission.check_policy()
         if rules is not self._rules:
             self._rules = rules
             for shard in range(len(self.crawl)):
                 self._judged(shard, np.arange(len(self.crawl.replicas[shard])))
-        if self.crawl.upkeep.quick:
+        if admission.behind and self.crawl.upkeep.quick:
             self.judge_batches(1)
-        elif time.monotonic() >= self._judged_next:  # A page that is chosen earlier is judged when it is chosen.
+        elif admission.behind and time.monotonic() >= self._judged_next:  # Choices judge what they meet before.
             began, self._judged_shard = time.thread_time(), (self._judged_shard + 1) % len(self.crawl)
-            self._admission.judge_next(self._judged_shard)
+            admission.judge_next(self._judged_shard)
             rest = JUDGE_REST_SUSPECTS if len(self.suspects) else JUDGE_REST
             self._judged_next = time.monotonic() + rest * (time.thread_time() - began)
-        if not self._admission.behind:
+        if len(self.suspects) and not admission.behind:
             self.end_suspicions()
 
     def end_suspicions(self) -> None:
@@ -348,7 +371,7 @@ class HotCrawl:
             with hot.replica.lock:
                 hot.order.advance(hot.now())
                 hosts = self.groups.hosts_in(shard, resting)
-                pages += sum(hot.order.counts.free_pages(hosts, side) for side in (0, 1))
+                pages += int(hot.order.counts.free_pages(hosts).sum())
         return len(self.groups), pages
 
     def live(self) -> int:

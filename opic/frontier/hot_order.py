@@ -141,10 +141,13 @@ class HotOrder:
 
     def settle(self) -> None:
         """Count the pages that changed anew, and tell the indexes of them: some 200 ns for each."""
+        credits = self.columns.credits()
+        granted = bool((credits != self._credits).any())
+        if not (granted or self._changed):
+            return
         for index in self._indexes.values():
             index.lowered()
-        credits = self.columns.credits()
-        if (credits != self._credits).any():
+        if granted:
             self._take_credits(credits)
         if self._changed:
             ids = np.sort(np.concatenate(self._changed))

@@ -358,7 +358,8 @@ class HotShard:
             host = int(hosts[page.position])
             if page.delay_seconds:
                 rests[host] = now + page.delay_seconds
-            self._rest_silent(host, page.until_us / MILLION, rests)
+            if self._silent:
+                self._rest_silent(host, page.until_us / MILLION, rests)
         for refused in answer.refused:
             until = max(refused.until_us / MILLION, soon)
             if until <= ours:  # Else it would be requested again and again.

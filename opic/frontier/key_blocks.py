@@ -108,19 +108,21 @@ class KeyBlocks:
             self._bounds[indices] = np.maximum(self._bounds[indices], self._hidden[indices])
             self._hidden[indices], self._rest_ends[indices] = NOWHERE, np.inf
 
-    def free_pages(self, side: int, blocks: Int64s) -> tuple[Int64s, Float64s, Int64s]:
+    def free_pages(self, sides: tuple[int, ...], blocks: Int64s) -> tuple[Int64s, Float64s, Int64s]:
         """Return the free pages of distinct blocks with their keys and hosts, and lower the bounds to what they are."""
         pages = self._pages
         ids = ((blocks[:, None] << BLOCK_BITS) + np.arange(1 << BLOCK_BITS)).ravel()
         ids = ids[(pages.where[ids] == 0) & (ids < pages.known)]
         pages.looked += len(ids)
         keys, read = pages.keys(ids, self.order)
-        some = np.flatnonzero((keys > NOWHERE) & (read == side))
-        ids, keys = ids[some], keys[some]
+        fit = keys > NOWHERE
+        if len(sides) == 1:
+            fit &= read == sides[0]
+        ids, keys, indices = ids[fit], keys[fit], 2 * (ids[fit] >> BLOCK_BITS) + read[fit]
         hosts = pages.columns.host[ids].astype(np.int64)
         free = pages.host_free[hosts] <= pages.now
-        self._bounds[2 * blocks + side] = NOWHERE
-        indices = 2 * (ids >> BLOCK_BITS) + side
+        for side in sides:
+            self._bounds[2 * blocks + side] = NOWHERE
         np.maximum.at(self._bounds, indices[free], keys[free])
         if not free.all():
             self._hide(indices[~free], keys[~free], pages.host_free[hosts[~free]])
@@ -142,9 +144,9 @@ class KeyBlocks:
         self._rest_ends[indices[sooner]] = until[sooner]
         self._timers.add(indices[sooner], until[sooner])
 
-    def ranked(self, side: int) -> "BlockRanks":
-        """Return the blocks by their present bounds."""
-        return BlockRanks(self._bounds[side::2])
+    def ranked(self, sides: tuple[int, ...]) -> "BlockRanks":
+        """Return the blocks by their present bounds, the greater one of both sides."""
+        return BlockRanks(np.maximum.reduce([self._bounds[side::2] for side in sides]))
 
 
 class BlockRanks:

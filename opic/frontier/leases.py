@@ -33,8 +33,7 @@ class Lease(NamedTuple):
 
     def token(self, crawl: Crawl) -> str:
         """Return the string by which a crawler names its lease. It cannot be made without the store's secret."""
-        first = crawl.shards[0]
-        return self.signed(first.secret, first.lineage)
+        return self.signed(crawl.shards[0].secret, crawl.shards[0].lineage)
 
     def signed(self, secret: bytes, lineage: str) -> str:
         """Return the token, given the secret of the crawl and what tells its leases from those of crawls before it."""

@@ -27,9 +27,9 @@ Scope = tuple[str, tuple[str, ...], int, bool]  # Mode, domains and nearness of 
 class Shortage(NamedTuple):
     """What holds back the pages of requests of one scope."""
 
-    waiting: HeldBack = NOTHING_WAITS
-    exhausted: bool = False
-    at_rest: bool = False  # Whether no page is under way; unknown for requests that got one.
+    waiting: HeldBack
+    exhausted: bool
+    at_rest: bool  # Whether no page is under way; unknown for requests that got one.
 
 
 # Returns the default policy, and the importance of pages by it; None where history and cash tell it.
@@ -73,17 +73,19 @@ class NextAnswers:
             as_of: of the state that they were chosen from, Unix seconds.
             rationed: whether pages were skipped because of the quota of their host or site.
         """
-        policy, shares = self._shares([page.shard_page for leased in granted for page in leased])
+        policy, shares = self._shares([page.lease.shard_page for leased in granted for page in leased])
+        shard = self._crawl.shards[0]
         left, shortages, answers = iter(shares), dict[Scope, Shortage](), list[NextPages]()
         for request, leased in zip(requests, granted, strict=True):
             scope = request.mode, request.domains, request.nearness, not leased
             if scope not in shortages:
                 shortages[scope] = self.shortage(*scope)
             waiting, exhausted, at_rest = shortages[scope]
-            told = sorted(zip(leased, left, strict=False), key=lambda told: (-told[0].key, told[0].shard_page))
+            ranks = [(-page.key, page.lease.shard_page) for page in leased]
+            told = sorted(zip(ranks, leased, left, strict=False))  # No two have the same rank.
             answers.append(
                 NextPages(
-                    pages=[page.told(self._crawl, share) for page, share in told],
+                    pages=[page.told(shard.secret, shard.lineage, share) for _, page, share in told],
                     retry_after=0 if leased else self._retry_after(request, rationed=rationed, at_rest=at_rest),
                     exhausted=exhausted,
                     waiting=waiting,
@@ -98,14 +100,12 @@ class NextAnswers:
         """Return what the pages of a request come by, where that may be importance."""
         if not self._orders.has_importance or request.mode == "coverage" or request.policy is not None:
             return None
-        return "cash" if self._choices.ranking(request.mode, None) is None else "exact"
+        return "cash" if self._choices.ranking(request.mode) is None else "exact"
 
     def shortage(self, mode: str, domains: tuple[str, ...], nearness: int, empty: bool) -> Shortage:
         """Return what holds pages back, as answers to requests of a scope have it."""
         heads = self._crawl.heads()
         waiting = self._choices.waiting(mode, domains, nearness, empty=empty)
-        if waiting is None:
-            return Shortage()
         over = empty and not any(count for kind, count in waiting.items() if kind not in FOR_GOOD)
         over = over and not self._hot.turning
         over = over and (

@@ -5,6 +5,7 @@ its state byte, a mask, a back-off or the latest time until which it is held, an
 or bits, the one of the last row counts.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -127,14 +128,15 @@ class PageCounts:
             else:
                 np.add.at(flat, places, step)
 
-    def has_free(self, side: int, hosts: int) -> Bools:
-        """Return a mask over the first hosts of those with a free page that was never read (side 0), or was (1)."""
-        mask: Bools = self._free[:hosts, side] > 0
+    def has_free(self, sides: Sequence[int], hosts: int) -> Bools:
+        """Return a mask over the first hosts of those with a free page of these sides: 0 for never read, 1 for read."""
+        mask: Bools = np.logical_or.reduce([self._free[:hosts, side] > 0 for side in sides])
         return mask
 
-    def free_pages(self, hosts: Int64s, side: int) -> int:
-        """Return the number of free pages of distinct hosts that were never read (side 0), or were (1)."""
-        return int(self._free[hosts, side].sum(dtype=np.int64))
+    def free_pages(self, hosts: Int64s) -> Int64s:
+        """Return the number of free pages of distinct hosts that were never read, and that were, (2,)."""
+        free: Int64s = self._free[hosts].sum(axis=0, dtype=np.int64)
+        return free
 
     def census(self, state: Uint8s) -> Int64s:
         """Count the known pages by class and kind, (classes, CENSUS_KINDS); `state` are the bytes of all pages."""

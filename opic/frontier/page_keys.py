@@ -111,12 +111,16 @@ class ByCash(Order):
         self.growth = max(discovery, 1.0)
 
     def keys(self, ids: Int64s) -> Float64s:
-        """Return the cash, times `discovery` but at least 1 for pages never read."""
+        """Return the cash, weighted by `discovery`."""
         state = self._columns.state[ids]
-        cash: Float64s = np.abs(self._columns.v[ids] + self._credits[state & CLASS_BITS]).astype(np.float64)
-        if self._discovery == 1:
-            return cash
-        return np.where(state & Flag.OPEN, cash, np.maximum(cash * self._discovery, 1.0))
+        cash = self._columns.v[ids] + self._credits[state & CLASS_BITS]
+        return keys_by_cash(cash, (state & Flag.OPEN) != 0, self._discovery)
+
+
+def keys_by_cash(cash: Int64s, read: Bools, discovery: float) -> Float64s:
+    """Return the cash, times `discovery` but at least 1 for pages never read: a key of 0 is not offered."""
+    keys: Float64s = np.abs(cash).astype(np.float64)
+    return keys if discovery == 1 else np.where(read, keys, np.maximum(keys * discovery, 1.0))
 
 
 class AtRandom(Order):

@@ -27,22 +27,22 @@ class PageSource(Protocol):
 
 
 class KeySource:
-    """The free pages of one side of a shard by a key, found by the bounds of their blocks."""
+    """The free pages of a shard by a key, found by the bounds of their blocks."""
 
     def __init__(
         self,
         shard: int,
         order: HotOrder,
         index: KeyBlocks,
-        side: int,
+        sides: tuple[int, ...],
         *,
         inside: Bools | None = None,
         nearness: int = 0,
     ) -> None:
-        """Start at the greatest key: only hosts in `inside`, only pages of this nearness or above."""
-        self.shard, self._order, self._index, self._side = shard, order, index, side
+        """Start at the greatest key of these sides: only hosts in `inside`, only pages of this nearness or above."""
+        self.shard, self._order, self._index, self._sides = shard, order, index, sides
         self._inside, self._nearness = inside, nearness
-        self._ranks, self._step = index.ranked(side), BLOCKS_FIRST
+        self._ranks, self._step = index.ranked(sides), BLOCKS_FIRST
         self._vain = 0  # Blocks looked at, less the pages that they offered.
         self.ids: Int64s = np.empty(0, np.int64)
         self.neg: Float64s = np.empty(0)
@@ -54,12 +54,12 @@ class KeySource:
         if self._vain >= BLOCKS_WIDE and self._index.order.with_cash:
             self._vain = 0
             hosts = self._hosts_left()
-            if self._order.counts.free_pages(hosts, self._side) < len(self._ranks) << BLOCK_BITS - 2:
+            if self._order.counts.free_pages(hosts)[list(self._sides)].sum() < len(self._ranks) << BLOCK_BITS - 2:
                 self._finish(hosts)
                 return
         blocks = self._ranks.next_blocks(max(size, self._step))
         self._step += -(-self._step // 2)
-        ids, keys, hosts = self._index.free_pages(self._side, blocks)
+        ids, keys, hosts = self._index.free_pages(self._sides, blocks)
         keep = self._order.mark[hosts] != self._order.tick
         if self._inside is not None:
             keep &= self._inside[hosts]
@@ -68,7 +68,7 @@ class KeySource:
 
     def _hosts_left(self) -> Int64s:
         order = self._order
-        left = order.counts.has_free(self._side, len(order.mark))
+        left = order.counts.has_free(self._sides, len(order.mark))
         left &= (order.host_free <= order.now) & (order.mark != order.tick)
         if self._inside is not None:
             left &= self._inside
@@ -82,7 +82,9 @@ class KeySource:
         ids = ids[blocks[ids >> BLOCK_BITS] & (order.where[ids] == 0)]
         order.looked += len(ids)
         keys, read = order.keys(ids, self._index.order)
-        fit = (keys > NOWHERE) & (read == self._side)
+        fit = keys > NOWHERE
+        if len(self._sides) == 1:
+            fit &= read == self._sides[0]
         self._offer(ids[fit], keys[fit])
 
     def _offer(self, ids: Int64s, keys: Float64s) -> None:

@@ -47,7 +47,7 @@ class Picked:
 
     def first(self, count: int) -> "Picked":
         """Return the first `count` pages."""
-        return self.only(slice(count))
+        return self if count >= len(self.ids) else self.only(slice(count))
 
     def followed_by(self, more: "Picked") -> "Picked":
         """Return these pages, then others."""
@@ -185,7 +185,7 @@ def first_free(
 def _soonest_host(order: HotOrder, sides: Sequence[int]) -> float:
     """Return when the first host with a page that nothing else holds back is free; infinity if there is none."""
     waits = order.mark != order.tick
-    waits &= np.logical_or.reduce([order.counts.has_free(side, len(order.mark)) for side in sides])
+    waits &= order.counts.has_free(sides, len(order.mark))
     return float(order.host_free[waits].min(initial=np.inf))
 
 
@@ -239,7 +239,7 @@ def _sources(
         if ids is not None and len(ids) <= LISTED_PAGES:
             sources.append(ListSource(shard, order, ids, by_key, sides))
             continue
-        sources += [KeySource(shard, order, index, side, inside=inside, nearness=nearness) for side in sides]
+        sources.append(KeySource(shard, order, index, sides, inside=inside, nearness=nearness))
     return sources
 
 

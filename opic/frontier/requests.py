@@ -70,10 +70,6 @@ class FrontierTerms:
         """Name what orders pages, by importance if `ranked`: exact or loaded, else cash, random or cycle."""
         return self.importance if ranked else "cash" if self.strategy == GREEDY else self.strategy
 
-    def key(self, cash: int, *, read: bool) -> float:
-        """Return a page's key in the greedy order: at least one grain, because a key of 0 is not offered."""
-        return abs(cash) if read or self.discovery == 1 else max(cash * self.discovery, 1.0)
-
 
 class Choice(NamedTuple):
     """What pages are chosen by; parts of requests that share it are given pages of one choice."""

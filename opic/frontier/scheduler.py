@@ -10,30 +10,30 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
+
+import numpy as np
 
 from opic.admission import Admission, Ration
-from opic.arrays import Int64s
-from opic.errors import StoreDamaged, StoreError, StoreUnavailable
+from opic.errors import StoreError
 from opic.frontier.choices import Choices
-from opic.frontier.crawl_orders import READ, UNREAD, CrawlOrders
+from opic.frontier.crawl_orders import READ, UNREAD, CrawlOrders, Orders
 from opic.frontier.group_claims import GroupClaims
 from opic.frontier.hot_crawl import HotCrawl
-from opic.frontier.hot_shard import HotShard
 from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
 from opic.frontier.leases import Lease, await_leases, release_leases, renew_leases, server_runs
 from opic.frontier.next_answers import NextAnswers, Shares, Shortage
-from opic.frontier.page_keys import GREEDY, times_priority
-from opic.frontier.picking import Picked
+from opic.frontier.page_keys import GREEDY, keys_by_cash, times_priority
 from opic.frontier.request_parts import ChosenPage, Leased, RequestPart, ShardCall
 from opic.frontier.requests import SHARE_BY_IMPORTANCE, Choice, FrontierTerms, PagesRequest
 from opic.messages.frontier import NextPages
 from opic.model.cash import Flag
 from opic.replica import Crawl
-from opic.replica.crawl import LOOKS_MAX, Outdated, Place, Rows
+from opic.replica.crawl import Place
+from opic.replica.effect import Head
 
 BATCH_SHARE: Final = 10  # If over 1 in 10 live pages is requested or leased, a batch ends at half its best page's cash.
 CANDIDATES_SPARE: Final = 16  # Spare pages for a single shard, at most twice as many as were refused last. They double
@@ -43,6 +43,8 @@ PAGES_A_CALL: Final = 500  # Such a call blocks the server for less than 5 ms.
 PAGES_TOGETHER: Final = 2_000  # Requests for more pages in total are answered one after the other.
 TURNS_MAX: Final = 200  # Maximum number of turns of one call; it then answers with the pages it has.
 log = logging.getLogger("opic.frontier")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,6 @@ class Peeked:
 
 
 _Chosen = tuple[int, ChosenPage, RequestPart | None]  # The shard, a page there, and what it is for; None: a spare page.
-
-JUDGE_BATCHES_COUNTED: Final = 40  # Takes some 50 ms.
 
 
 class FrontierScheduler:
@@ -82,7 +82,8 @@ class FrontierScheduler:
         self.refusals = 0  # and all calls together.
         self._rationed = False  # Whether the last choice skipped pages because of the quota of their host or site.
         self._discoveries = 0.0  # Fraction of a never-read page carried over from rounding the share.
-        self._given: list[Lease] = []  # Leases granted but not returned to a caller yet,
+        self._greedy = terms.strategy == GREEDY
+        self._given = dict[Lease, int]()  # Leases granted but not returned to a caller yet, with their ends,
         self._claimed = dict[int, dict[str, float]]()  # and the rests of groups that begin with them, by home.
 
     def forget(self) -> None:
@@ -90,100 +91,84 @@ class FrontierScheduler:
         with self._lock:
             self.hot.drop()
 
-    def peek(self, request: PagesRequest) -> "Peeked":
-        """Return the pages that would be handed out next, and what holds others back."""
-        orders = self._orders.orders_for([request])
-        with self._locked():
-            self.choices.use(orders)
-            self.hot.prepare()
-            picked = self.choices.pick(request.choice(request.mode, request.hosts), request.n)
-            shortage = self._answers.shortage(request.mode, request.domains, request.nearness, not len(picked))
-            order = self._order_of(request.mode)
-        places = list(zip(picked.shards.tolist(), picked.ids.tolist(), strict=True))
-        return Peeked(places, picked.counts.tolist(), order, shortage)
+    def ask(self, question: Callable[[], T], given: Collection[Lease] = ()) -> T:
+        """Answer a question about the orders as they are now; if a replica is reloaded meanwhile, answer it again.
 
-    def _order_of(self, mode: str) -> str:
-        """Name what orders the pages of a mode."""
-        if mode == "coverage":
-            return "trust"
-        return self.terms.order(ranked=self.choices.ranking(mode, None) is not None)
+        Args:
+            question: raises Outdated, or what `Crawl.steadily` names, where it finds that a replica was reloaded.
+            given: the leases that it has granted; they are released before it is answered again.
 
-    def kinds(self) -> Int64s:
-        """Count all pages by what holds them back and whether they were read; see `HotCrawl.kinds`."""
-        with self._locked():
-            self.hot.prepare()
-            return self.hot.kinds()
+        Raises:
+            StoreUnavailable: every attempt was interrupted by a reload.
+        """
+        self.crawl.follow(self.crawl.recent())  # What is loaded for the first time interrupts no attempt.
+        return self.crawl.steadily(partial(self._attempt, question, given))
 
-    def judge(self) -> None:
-        """Judge more of the pages that became known, some ten thousand."""
-        with self._locked():
-            self.hot.prepare()
-            self.hot.judge_batches(JUDGE_BATCHES_COUNTED)
-
-    def census(self) -> Int64s:
-        """Count the known pages by class and by what holds them back; see `opic.frontier.page_counts.PageCounts`."""
-        with self._locked():
-            self.hot.prepare()
-            return self.hot.census()
-
-    def group_counts(self) -> tuple[int, int]:
-        """Count the politeness groups, and the pages that they hold back; see `HotCrawl.group_counts`."""
-        with self._locked():
-            self.hot.prepare()
-            return self.hot.group_counts()
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _attempt(self, question: Callable[[], T], given: Collection[Lease]) -> T:
         with self._lock:
             try:
-                yield
+                if given:  # Not returned to a crawler; their ids may mean other pages now.
+                    release_leases(self.crawl, given)
+                self.hot.prepare()
+                return question()
             except BaseException:
                 self.hot.drop()  # The orders may be partly updated, and leases granted that we do not know of.
                 raise
+
+    def peek(self, request: PagesRequest) -> "Peeked":
+        """Return the pages that would be handed out next, and what holds others back."""
+        orders = self._orders.orders_for([request])
+        return self.ask(partial(self._peeked, request, orders))
+
+    def _peeked(self, request: PagesRequest, orders: Orders) -> "Peeked":
+        self.choices.use(orders)
+        picked = self.choices.pick(request.choice(request.mode, request.hosts), request.n)
+        shortage = self._answers.shortage(request.mode, request.domains, request.nearness, not len(picked))
+        is_ranked = self.choices.ranking(request.mode) is not None
+        order = "trust" if request.mode == "coverage" else self.terms.order(ranked=is_ranked)
+        places = list(zip(picked.shards.tolist(), picked.ids.tolist(), strict=True))
+        return Peeked(places, picked.counts.tolist(), order, shortage)
 
     # Serving requests.
 
     def serve(self, requests: Sequence[PagesRequest]) -> list[NextPages]:
         """Lease pages for each request, as if they had come one after the other; see `Frontier.next`."""
         orders, runs = self._orders.orders_for(requests), server_runs(self.crawl)
-        given, claimed = list[Lease](), dict[int, dict[str, float]]()
-        with self._locked():
-            self.choices.use(orders)
-            answers = list[NextPages]()
-            start = 0
-            while start < len(requests):
-                end, pages = start + 1, requests[start].n
-                while end < len(requests) and pages + requests[end].n <= PAGES_TOGETHER:
-                    pages += requests[end].n
-                    end += 1
-                answers += self._serve_steadily(requests[start:end])
-                given += self._given
-                claimed |= self._claimed
-                start = end
+        given, claimed = dict[Lease, int](), dict[int, dict[str, float]]()
         try:
-            await_leases(self.crawl, {lease: lease.until_us for lease in given}, runs, claimed)
+            answers = self.ask(partial(self._serve, requests, orders, given, claimed), given)
+            await_leases(self.crawl, given, runs, claimed)
         except StoreError:
             try:  # No crawler received them, and a lease that expires counts as a failed fetch.
-                self.release(given)
+                self.release(list(given))
             except StoreError as error:
                 log.warning("%d leases that no crawler received remain until they expire: %s", len(given), error)
             raise
         return answers
 
-    def _serve_steadily(self, requests: Sequence[PagesRequest]) -> list[NextPages]:
-        """Serve requests from one history: start over if a replica was reloaded in the meantime."""
-        for _ in range(LOOKS_MAX):
-            self._given.clear()
-            self._claimed.clear()
-            try:
-                return self._serve(requests)
-            except Outdated:
-                release_leases(self.crawl, self._given)  # Not returned yet; their ids may mean other pages now.
-                self.hot.drop()
-        raise StoreUnavailable("the store was rebuilt or its server restarted repeatedly during the call; try again")
+    def _serve(
+        self,
+        requests: Sequence[PagesRequest],
+        orders: Orders,
+        given: dict[Lease, int],
+        claimed: dict[int, dict[str, float]],
+    ) -> list[NextPages]:
+        """Answer requests; note the leases that were granted, and until when groups rest since then."""
+        given.clear()
+        claimed.clear()
+        self._given, self._claimed = given, claimed
+        self.choices.use(orders)
+        answers, start = list[NextPages](), 0
+        while start < len(requests):
+            end, pages = start + 1, requests[start].n
+            while end < len(requests) and pages + requests[end].n <= PAGES_TOGETHER:
+                pages += requests[end].n
+                end += 1
+            answers += self._serve_together(requests[start:end])
+            start = end
+        return answers
 
-    def _serve(self, requests: Sequence[PagesRequest]) -> list[NextPages]:
-        self.hot.prepare()
+    def _serve_together(self, requests: Sequence[PagesRequest]) -> list[NextPages]:
         as_of = self.crawl.as_of
         # While a store hangs, crawlers give up; but a command sent to it takes effect later. So see who is still there.
         gone = [request.gone() for request in requests]
@@ -192,10 +177,11 @@ class FrontierScheduler:
         return [self._answers.empty(as_of) if left else next(answers) for left in gone]
 
     def _hand_out(self, requests: Sequence[PagesRequest], as_of: float) -> list[NextPages]:
-        self.hot.report({host: delay for request in requests for host, delay in request.crawl_delays.items()})
+        if delays := {host: delay for request in requests for host, delay in request.crawl_delays.items()}:
+            self.hot.report(delays)
         parts = [part for index, request in enumerate(requests) for part in self._parts(index, request)]
         self._lease(parts)
-        if any(part.mode != requests[part.index].mode for part in parts):  # Fill up if pages of one mode ran out.
+        if any(part.by.mode != requests[part.index].mode for part in parts):  # Fill up if pages of one mode ran out.
             missing = [request.wanted for request in requests]
             for part in parts:
                 missing[part.index] -= part.given
@@ -219,14 +205,12 @@ class FrontierScheduler:
             for part in rest:
                 granted[part.index] += part.granted
         # A very short lease may end between two turns, and its page come again: the later lease counts.
-        granted = [list({page.shard_page: page for page in pages}.values()) for pages in granted]
-        if any(page.loads != self.crawl.replicas[page.shard_page[0]].loads for pages in granted for page in pages):
-            raise Outdated
+        granted = [list({page.lease.shard_page: page for page in pages}.values()) for pages in granted]
         return self._answers.answers_to(requests, granted, as_of, rationed=self._rationed)
 
     def _parts(self, index: int, request: PagesRequest) -> list[RequestPart]:
         modes, share = {request.mode: request.wanted}, self.terms.share
-        if self.choices.ranking(request.mode, None) is not None and request.mode == "any":
+        if request.mode == "any" and self.choices.ranking(request.mode) is not None:
             share = SHARE_BY_IMPORTANCE if share is None else share
             if not self.hot.free(READ):  # It saves a second turn.
                 share = 1.0
@@ -247,7 +231,7 @@ class FrontierScheduler:
             if turn and not missing:
                 break
             spare = min(2 * self._refused, CANDIDATES_SPARE) << min(turn, SPARE_DOUBLED_MAX)
-            loads = [hot.loads for hot in self.hot.shards]
+            heads = self.crawl.heads()
             calls = self._choose(missing, spare, idle=idle)
             if not turn:  # Call the other shards too, to end expired leases.
                 asked, now = {call.shard for call in calls}, time.monotonic()
@@ -258,34 +242,46 @@ class FrontierScheduler:
                 calls += [ShardCall(shard) for shard in others if shard not in asked]
             if not calls:
                 break
-            self._ask(calls, loads)
+            self._ask(calls, heads)
 
     def _choose(self, parts: Sequence[RequestPart], spare: int, *, idle: bool) -> list[ShardCall]:
         """Choose pages for all parts, part by part, and some spare ones; hold them until the answer arrives."""
         groups: dict[Choice, list[RequestPart]] = {}
         for part in parts:
-            groups.setdefault(part.choice, []).append(part)
-        if len(self.crawl) > 1 or len(groups) > 1:
+            groups.setdefault(part.by, []).append(part)
+        if len(self.hot.shards) > 1 or len(groups) > 1:
             spare = 0  # Several would compete for spares.
-        leases, chosen = self.hot.running(), list[_Chosen]()
+        chosen = list[_Chosen]()
         ration = self.admission.ration(idle=idle) if self.admission else None
         for by, group in groups.items():
             # A request for domains is not limited by their share of the crawl.
-            chosen += self._choose_group(by, group, spare, None if by.domains else ration, leases + len(chosen))
+            chosen += self._choose_group(by, group, spare, None if by.domains else ration, len(chosen))
         by_shard: dict[int, list[ShardCall]] = {}
         for shard, page, wanting in chosen:
             calls = by_shard.setdefault(shard, [])
             if not calls or len(calls[-1].pages) >= PAGES_A_CALL:
                 calls.append(ShardCall(shard))
-            calls[-1].pages.append(page)
-            if wanting is not None:
-                calls[-1].parts.append(wanting)
+            call = calls[-1]
+            call.pages.append(page)
+            if wanting is not None and (not call.parts or call.parts[-1] is not wanting):
+                call.parts.append(wanting)
+                call.counts.append(1)
+            elif wanting is not None:
+                call.counts[-1] += 1
         return [call for calls in by_shard.values() for call in calls]
 
     def _choose_group(
-        self, by: Choice, group: Sequence[RequestPart], spare: int, ration: Ration | None, leases: int
+        self, by: Choice, group: Sequence[RequestPart], spare: int, ration: Ration | None, before: int
     ) -> list[_Chosen]:
-        """Choose pages for parts that share a choice, in the order of the parts, and spare ones after them."""
+        """Choose pages for parts that share a choice, in the order of the parts, and spare ones after them.
+
+        Args:
+            by: the choice.
+            group: the parts.
+            spare: number of spare pages.
+            ration: the quota of large hosts and outgrown sites.
+            before: how many pages were chosen for other parts.
+        """
         spare = spare if by.hosts is None else 0  # Spares are of other hosts than the first.
         picked = self.choices.pick(by, sum(part.missing for part in group) + spare, ration)
         priorities = self.choices.priorities(picked)
@@ -293,52 +289,39 @@ class FrontierScheduler:
         columns = (picked.ids, picked.hosts, picked.counts, priorities)
         pages = map(ChosenPage, *(column.tolist() for column in columns))
         candidates = list(zip(picked.shards.tolist(), pages, strict=True))
-        chosen, least = list[_Chosen](), -math.inf
+        chosen, least, leases = list[_Chosen](), -math.inf, before + self.hot.running()
         for part in group:
             start = len(chosen)
             if part.cut is None:
                 # The keys of recrawl policies and of the strategies Random and Cycle tell nothing about worth.
-                by_worth = by.policy is None and (by.mode == "coverage" or self.terms.strategy == GREEDY)
+                by_worth = by.policy is None and (by.mode == "coverage" or self._greedy)
                 part.cut = by_worth and (part.request.n + leases + start) * BATCH_SHARE > self.hot.live()
             best = max((lease.worth for lease in part.granted), default=worths[start] if start < len(worths) else 0)
             least = best / 2 if part.cut and best > 0 else -math.inf  # Read pages by importance are below 0.
             end = _end(worths, start, part.missing, least)
             chosen += [(shard, page, part) for shard, page in candidates[start:end]]
             part.over = end == start
-        if start := len(chosen):
+        if by.policy:
+            self.choices.taken(by, picked.first(len(chosen)))
+        if spare and chosen:
+            start = len(chosen)
             chosen += [(shard, page, None) for shard, page in candidates[start : _end(worths, start, spare, least)]]
         taken = picked.first(len(chosen))
-        self.choices.taken(by, picked.first(start))
-        self._reserve(taken)
+        self.hot.reserve(taken.shards, taken.ids, taken.hosts)
         if ration is not None:
-            ration.count_chosen((taken.hosts * len(self.crawl) + taken.shards).tolist())
+            ration.count_chosen((taken.hosts * len(self.hot.shards) + taken.shards).tolist())
             self._rationed |= ration.refused
         return chosen
 
-    def _reserve(self, pages: Picked) -> None:
-        """Keep pages from other choices until the answer of the store arrives."""
-        for shard in set(pages.shards.tolist()):
-            hot, mine = self.hot.shards[shard], pages.only(pages.shards == shard)
-            with hot.replica.lock:
-                if hot.is_current:
-                    hot.order.reserve(mine.ids, mine.hosts)
-                    self.hot.groups.reserve(shard, mine.hosts.tolist())
-
-    def _ask(self, calls: Sequence[ShardCall], loads: Sequence[int]) -> None:
-        """Lease the chosen pages in the store.
-
-        Raises:
-            Outdated: a replica was reloaded since its load count was one of `loads`.
-        """
-        commands, hots = [], [self.hot.shards[call.shard] for call in calls]
-        for call, hot in zip(calls, hots, strict=True):
-            with hot.replica.lock:
-                if not (hot.is_current and hot.loads == loads[call.shard]):  # The ids may mean other pages now.
-                    raise Outdated
+    def _ask(self, calls: Sequence[ShardCall], heads: Sequence[Head]) -> None:
+        """Lease the chosen pages in the store; `heads` are those of the replicas before the choice."""
+        commands = []
+        for call in calls:
+            with self.hot.locked(call.shard) as hot:  # Else the ids may mean other pages now.
                 names = hot.replica.hosts.names
             quotas = [
                 Quota(count, part.request.seconds, part.request.crawler, part.request.host_pages or 1)
-                for part, count in call.quotas()
+                for part, count in zip(call.parts, call.counts, strict=True)
             ]
             pages = [(page.id, names[page.host]) for page in call.pages]
             keys = self.crawl.shards[call.shard].keys
@@ -347,17 +330,22 @@ class FrontierScheduler:
         called = time.monotonic()
         self._refused = sum(len(answer.refused) for answer in answers)
         self.refusals += self._refused
-        for call, hot, answer in zip(calls, hots, answers, strict=True):
-            self._given += [Lease((call.shard, call.pages[page.position].id), page.until_us) for page in answer.granted]
-            with hot.replica.lock:
-                if not hot.is_current:
-                    continue
-                hot.record_answer(call.ids, call.hosts, answer, self.hot.heard(call.shard))
-        self._grant(calls, self._without_resting(calls, self._without_early(calls, answers, called)))
-        self.hot.groups.answered()
+        for call, answer in zip(calls, answers, strict=True):
+            for page in answer.granted:
+                self._given[Lease((call.shard, call.pages[page.position].id), page.until_us)] = page.until_us
+        for call, answer in zip(calls, answers, strict=True):
+            with self.hot.locked(call.shard) as hot:
+                ids = np.array([page.id for page in call.pages], np.int64)
+                hosts = np.array([page.host for page in call.pages], np.int64)
+                hot.record_answer(ids, hosts, answer, self.hot.heard(call.shard))
+        answers = self._without_early(calls, answers, heads, called)
+        if self.hot.groups:
+            answers = self._without_resting(calls, answers)
+            self.hot.groups.answered()
+        self._grant(calls, answers)
 
     def _without_early(
-        self, calls: Sequence[ShardCall], answers: Sequence[LeaseAnswer], called: float
+        self, calls: Sequence[ShardCall], answers: Sequence[LeaseAnswer], heads: Sequence[Head], called: float
     ) -> list[LeaseAnswer]:
         """Give back the leases of pages that turn out to have been read while we chose; return the other answers.
 
@@ -365,30 +353,31 @@ class FrontierScheduler:
         another endpoint between our choice and our call, made at `called`, monotonic; the journal up to the head that
         the call saw tells.
         """
+        replicas = self.crawl.replicas
         if any(
-            answer.granted and answer.head.lsn > self.crawl.replicas[call.shard].head.lsn
+            answer.granted and answer.head.lsn > replicas[call.shard].head.lsn
             for call, answer in zip(calls, answers, strict=True)
         ):
             self.crawl.follow(called)
         kept, early_leases = [], list[Lease]()
         for call, answer in zip(calls, answers, strict=True):
-            hot = self.hot.shards[call.shard]
-            with hot.replica.lock:
-                if not hot.is_current:
-                    raise Outdated
-                early = hot.too_early(call.ids)[[page.position for page in answer.granted]].tolist()
-            pages = list(zip(answer.granted, early, strict=True))
-            early_leases += [
-                Lease((call.shard, call.pages[page.position].id), page.until_us) for page, soon in pages if soon
-            ]
-            kept.append(replace(answer, granted=[page for page, soon in pages if not soon]))
-        release_leases(self.crawl, early_leases)
+            if not answer.granted or replicas[call.shard].head == heads[call.shard]:
+                kept.append(answer)
+                continue
+            ids = np.array([call.pages[page.position].id for page in answer.granted], np.int64)
+            with self.hot.locked(call.shard) as hot:
+                early = hot.too_early(ids).tolist()
+            pages = list(zip(answer.granted, ids.tolist(), early, strict=True))
+            early_leases += [Lease((call.shard, page_id), page.until_us) for page, page_id, soon in pages if soon]
+            kept.append(replace(answer, granted=[page for page, _, soon in pages if not soon]))
+        if early_leases:
+            release_leases(self.crawl, early_leases)
         return kept
 
     def _without_resting(self, calls: Sequence[ShardCall], answers: Sequence[LeaseAnswer]) -> list[LeaseAnswer]:
         """Give back the leases of pages whose politeness group rests, as its home says; return the other answers."""
         claims = GroupClaims(self.hot.groups, calls, answers)
-        if not claims:
+        if not claims.pages:
             return list(answers)
         rulings = claims.rulings(self.crawl.ask(claims.commands([shard.keys for shard in self.crawl.shards])))
         kept, refused = claims.kept(rulings)
@@ -401,72 +390,42 @@ class FrontierScheduler:
         return kept
 
     def _grant(self, calls: Sequence[ShardCall], answers: Sequence[LeaseAnswer]) -> None:
-        """Add the leased pages to the parts they were leased for.
-
-        Raises:
-            Outdated: a replica was reloaded since the pages were chosen.
-        """
-        taken = []
-        for call, answer in zip(calls, answers, strict=True):
-            parts = [(part, self._is_by_cash(part)) for part, _ in call.quotas()]
-            for page in answer.granted:
-                chosen = call.pages[page.position]
-                said = answer.metas.get(page.position, b""), answer.names.get(page.position, "")
-                taken.append((*parts[page.quota], (call.shard, chosen.id), chosen, page.until_us, said))
-        if not taken:
+        """Add the leased pages to the parts they were leased for."""
+        leased = [(call, answer, page) for call, answer in zip(calls, answers, strict=True) for page in answer.granted]
+        if not leased:
             return
-        places = [shard_page for _, _, shard_page, _, _, _ in taken]
-        hots = [self.hot.shards[call.shard] for call in calls]
-        rows, urls = self._known(places, hots)
-        total, loads = self.hot.total(rows.books), [hot.loads for hot in self.hot.shards]
-        columns = (rows.cash, rows.spent, rows.state, rows.reads, rows.nearness)
-        values = list(zip(*(column.tolist() for column in columns), strict=True))
-        for (part, by_cash, shard_page, chosen, until_us, (meta, name)), row in zip(taken, values, strict=True):
-            cash, spent, state, reads, nearness = row
+        chosen = [call.pages[page.position] for call, _, page in leased]
+        places = [(call.shard, page.id) for (call, _, _), page in zip(leased, chosen, strict=True)]
+        rows, urls = self.crawl.rows(places), self.crawl.urls_of(places)
+        total = self.hot.total(rows.books)
+        # What comes by cash does so by the cash that it has now.
+        cash_keys = keys_by_cash(rows.cash, (rows.state & Flag.OPEN) != 0, self.terms.discovery)
+        modes = {part.by.mode for call in calls for part in call.parts}
+        by_cash = {mode for mode in modes if self._greedy and self.choices.ranking(mode) is None}
+        columns = (rows.cash, rows.spent, cash_keys, rows.reads, rows.nearness)
+        values = zip(*(column.tolist() for column in columns), strict=True)
+        for (call, answer, page), choice, shard_page, row in zip(leased, chosen, places, values, strict=True):
             if not urls[shard_page]:  # It was forgotten a moment ago, and its lease with it.
                 continue
-            as_now = by_cash and chosen.priority == 1
+            part, (cash, spent, cash_key, reads, nearness) = call.parts[page.quota], row
+            as_now = part.by.mode in by_cash and part.by.policy is None and choice.priority == 1
             part.granted.append(
                 Leased(
-                    shard_page=shard_page,
+                    lease=Lease(shard_page, page.until_us),
                     url=urls[shard_page],
-                    name=name,
+                    name=answer.names.get(page.position, ""),
                     cash=cash,
-                    key=self.terms.key(cash, read=bool(state & Flag.OPEN)) if as_now else chosen.key,
+                    key=cash_key if as_now else choice.key,
                     importance=min(max(spent + cash, 0) / total, 1.0),
                     read_before=reads > 0,
-                    until_us=until_us,
                     nearness=nearness,
-                    meta=meta,
-                    priority=chosen.priority,
-                    loads=loads[shard_page[0]],
+                    meta=answer.metas.get(page.position, b""),
+                    priority=choice.priority,
                 )
             )
         if self.admission is not None:
-            self.admission.note(
-                [chosen.host * len(self.crawl) + shard_page[0] for _, _, shard_page, chosen, _, _ in taken]
-            )
-
-    def _is_by_cash(self, part: RequestPart) -> bool:
-        """Return whether its pages come in the order of the cash that they have when they are leased."""
-        policy = part.request.policy
-        return policy is None and self.terms.strategy == GREEDY and self.choices.ranking(part.mode, policy) is None
-
-    def _known(self, places: Sequence[Place], hots: Sequence[HotShard]) -> tuple[Rows, dict[Place, str]]:
-        """Return the rows and URLs of chosen pages.
-
-        Raises:
-            Outdated: a replica was reloaded since the pages were chosen.
-        """
-        try:
-            rows_and_urls = self.crawl.steadily(lambda: (self.crawl.rows(places), self.crawl.urls_of(places)))
-        except (IndexError, StoreDamaged):
-            if all(hot.is_current for hot in hots):
-                raise
-            raise Outdated from None
-        if any(not hot.is_current for hot in hots):
-            raise Outdated
-        return rows_and_urls
+            shards = len(self.hot.shards)
+            self.admission.note([page.host * shards + shard for page, (shard, _) in zip(chosen, places, strict=True)])
 
     def release(self, leases: Sequence[Lease]) -> int:
         """Release leases; return how many of them were still active."""

@@ -68,7 +68,8 @@ def drawn_places(frontier: Frontier, request: PagesRequest, draws: int) -> Itera
     choices, by = frontier._scheduler.choices, request.choice(request.mode)
     for _ in range(draws):
         picked = choices.pick(by, request.n)
-        choices.taken(by, picked)
+        if by.policy is not None:
+            choices.taken(by, picked)
         yield list(zip(picked.shards.tolist(), picked.ids.tolist(), strict=True))
 
 

@@ -169,14 +169,14 @@ def test_lease_without_a_replica_is_refused_and_released(pair: tuple[Server, Ser
 
 def between_lease_and_wait(backend: Backend, deed: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
     """Do something once pages are leased, before the endpoint waits until the leases are durable."""
-    real = backend.frontier._scheduler._serve_steadily
+    real = backend.frontier._scheduler.ask
 
-    def serve(wishes: Any) -> Any:
-        answers = real(wishes)
+    def ask(*arguments: Any) -> Any:
+        answers = real(*arguments)
         deed()
         return answers
 
-    monkeypatch.setattr(backend.frontier._scheduler, "_serve_steadily", serve)
+    monkeypatch.setattr(backend.frontier._scheduler, "ask", ask)
 
 
 @pytest.mark.slow

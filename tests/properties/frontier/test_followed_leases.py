@@ -68,11 +68,9 @@ def do(crawl: Crawl, ends: list[Frontier], leases: list[str], deed: tuple[str, i
 
 def assert_knows_what_the_store_has(crawl: Crawl, end: Frontier) -> None:
     scheduler, client, keys = end._scheduler, crawl.store.shard.client, crawl.store.shard.keys
-    with scheduler._locked():
-        scheduler.hot.prepare()
-        (shard,) = scheduler.hot.shards
-        order, replica = shard.order, shard.replica
-        order.advance(shard.now())
+    (shard,) = scheduler.ask(lambda: scheduler.hot.shards)
+    order, replica = shard.order, shard.replica
+    order.advance(shard.now())
     leases, waits, hosts = (
         dict(client.zrange(key, 0, -1, withscores=True)) for key in (keys.leases, keys.waits, keys.hosts)
     )
