@@ -23,8 +23,6 @@ from opic.cli.__main__ import naming_the_extra
 if TYPE_CHECKING:
     from opic.local.estimator import DomainRanking, Estimator, EstimatorProgress
 
-log = logging.getLogger("opic.local")
-
 POLL_SECONDS: Final = 60.0
 
 

@@ -1,7 +1,6 @@
 """The application of an open service: the table of its calls, and its pages."""
 
 import json
-import logging
 from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import Any, Final
@@ -28,8 +27,6 @@ from opic.service.backend import Backend
 from opic.service.open_crawls import OpenCrawls
 from opic.service.tokens import Role, Tokens
 from opic.settings import Settings
-
-log = logging.getLogger("opic.api")
 
 
 def create_app(

@@ -181,10 +181,6 @@ class Told(Collector):
     def __init__(self, tell: Callable[[], Iterator[Metric]]) -> None:
         self._tell = tell
 
-    def describe(self) -> Iterator[Metric]:
-        """Return nothing, so that registering the collector asks for nothing."""
-        return iter(())
-
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""
         return self._tell()
@@ -211,10 +207,6 @@ class _Collector(Collector):
         clock, rounds = self._shown
         self._shown = books.clock, max(books.rounds, rounds) if books.clock >= clock else books.rounds
         return self._shown[1]
-
-    def describe(self) -> Iterator[Metric]:
-        """Return nothing, so that registering the collector does not query the store."""
-        return iter(())
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics available; for a backend that is down, only that it is down."""

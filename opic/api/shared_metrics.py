@@ -52,10 +52,6 @@ class SharedMetrics(Collector):
         self._place, self._own = process_place, own
         self._counted = MultiProcessCollector(None, str(process_place.directory))  # type: ignore[no-untyped-call]
 
-    def describe(self) -> Iterator[Metric]:
-        """Return nothing: registering the collector reads no file."""
-        return iter(())
-
     def told(self) -> AbstractContextManager[None]:
         """Write the metrics of this process every second during the block."""
         return repeated(self._tell, 0.0, "opic-metrics")

@@ -18,10 +18,6 @@ class TokenCollector(Collector):
         """Show the metrics of tokens; None: there are none to show."""
         self._tokens = tokens
 
-    def describe(self) -> Iterator[Metric]:
-        """Return nothing, as of metrics that are read at each scrape."""
-        return iter(())
-
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""
         if self._tokens is None:

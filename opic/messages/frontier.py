@@ -185,10 +185,3 @@ class Coverage(Struct, frozen=True, kw_only=True, omit_defaults=True):
         ),
     ] = None
     as_of: AsOf
-
-
-class TargetCoverage(Coverage, frozen=True, kw_only=True):
-    """The coverage, where a target was asked for."""
-
-    target: float
-    fetches_expected: int | None

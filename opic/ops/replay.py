@@ -50,7 +50,6 @@ ARCHIVES: Final = ("warc", "wat", "arc")
 FORMATS: Final = ("jsonl", "msgpack", *ARCHIVES, "edges")
 # Other endings of names. A WET file is one of WARC, with texts.
 ENDINGS: Final = {"ndjson": "jsonl", "json": "jsonl", "wet": "warc", "wacz": "warc"}
-STRATEGIES: Final = ("log", "random", "greedy", "cycle")
 NAMELESS: Final = "http://graph.example/"  # URL prefix of pages in graphs without URLs.
 SAFE_IN_NAMES: Final = "%/:@!$&'()*+,;=~-._"
 GZIP_MAGIC: Final = b"\x1f\x8b"

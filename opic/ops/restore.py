@@ -52,17 +52,13 @@ class Fence(NamedTuple):
     log_end: int
 
 
-def verify(directory: Path) -> dict[str, Any]:
-    """Read a whole backup, and return its manifest.
+def verify(directory: Path) -> tuple[dict[str, Any], list[ShardChecked]]:
+    """Read a whole backup, and return its manifest and shards.
 
     Raises:
         SettingsError: a file is missing, damaged, or from another backup.
         StoreError: the shards do not fit together.
     """
-    return _verified(directory)[0]
-
-
-def _verified(directory: Path) -> tuple[dict[str, Any], list[ShardChecked]]:
     manifest = read_manifest(directory)
     checked = check_backup(directory, manifest)
     for name, recounted in summary_of(checked).items():
@@ -108,7 +104,7 @@ def restore(
     with log_closed(client, keys := Keys(crawl, LOG_SHARD)) as fence:  # First: what comes from now on must not be lost.
         check_server(client)
         make_ready(client)
-        manifest, checked = _verified(directory)
+        manifest, checked = verify(directory)
         writing = _Restore(client, directory, crawl, manifest)
         _close_at(client, keys, fence, writing.token)
         close_crawl(client, writing.shards, writing.token)  # To all others, until the restore is complete.

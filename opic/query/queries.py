@@ -116,46 +116,33 @@ class Query(PageQuery):
 
         return self.answered(None, ask)
 
-    def hosts(
-        self, n: int = 100, policy: str | None = None, window: float | str | None = None
-    ) -> list[dict[str, object]]:
-        """Return the most important hosts, descending; ties by the first page seen of each host.
+    def sites(
+        self,
+        kind: Literal["host", "domain"],
+        n: int = 100,
+        policy: str | None = None,
+        window: float | str | None = None,
+    ) -> dict[str, Any]:
+        """Return the most important hosts or registered domains, descending; ties by the first page seen of each.
 
-        A host's importance is the sum of the importance of its live pages: the site importance of Abiteboul, Preda,
-        Cobena (2003), section 4.3. Over all hosts it sums to 1. Hosts without live pages are left out.
+        The importance of a host is the sum of the importance of its live pages: the site importance of Abiteboul,
+        Preda, Cobena (2003), section 4.3. Over all hosts, and over all domains, it sums to 1. The hosts of a domain may
+        be in several shards; one without a registered domain (an address, a name of one label) stands for itself.
 
         Args:
-            n: maximum number of hosts.
+            kind: what pages are added up by.
+            n: maximum number of hosts or domains; those without live pages are left out.
             policy: as in `importance`.
             window: as in `importance`.
 
         Returns:
-            For each host: "host", "importance", "pages" (known, not gone) and "read_pages".
+            "hosts" or "domains", each with its name as "host" or "domain", "importance", "pages" (known, not gone),
+            "read_pages", and of a domain "hosts", how many of them have live pages; "as_of", a time (Unix seconds) that
+            no value is older than.
 
         Raises:
             BadInput: a parameter is invalid.
         """
-        hosts: list[dict[str, object]] = self.sites("host", n, policy, window)["hosts"]
-        return hosts
-
-    def domains(
-        self, n: int = 100, policy: str | None = None, window: float | str | None = None
-    ) -> list[dict[str, object]]:
-        """Return the most important registered domains, descending; ties by the first page seen of each.
-
-        As `hosts`, with the pages of all hosts of a domain; these may be in several shards. "hosts" is how many of them
-        have live pages. A host that has no registered domain (an address, a name of one label) stands for itself.
-
-        Raises:
-            BadInput: a parameter is invalid.
-        """
-        domains: list[dict[str, object]] = self.sites("domain", n, policy, window)["domains"]
-        return domains
-
-    def sites(
-        self, kind: Literal["host", "domain"], n: int, policy: str | None = None, window: float | str | None = None
-    ) -> dict[str, Any]:
-        """Return `hosts` or `domains` by that name, and "as_of", a time (Unix seconds) that no value is older than."""
         check_count(n, kind)
 
         def ask(named: str | None) -> dict[str, Any]:

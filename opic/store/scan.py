@@ -22,7 +22,7 @@ SCANS_MAX: Final = 10  # Attempts to scan a key, or all keys, within one run.
 PAUSE_SECONDS: Final = 0.5  # Between two attempts: a restart or a slot's move takes a moment.
 
 
-def scan_hash(client: Client, key: str, *, grows: bool = False) -> Iterator[dict[bytes, bytes]]:
+def scan_hash(client: Client, key: str) -> Iterator[dict[bytes, bytes]]:
     """Yield the fields of a hash in parts: all that are there from the beginning to the end of the scan.
 
     Fields written meanwhile may be in a part or not; a field may be in several.
@@ -30,20 +30,14 @@ def scan_hash(client: Client, key: str, *, grows: bool = False) -> Iterator[dict
     Args:
         client: client of a server or a cluster.
         key: the hash.
-        grows: whether its fields are never deleted; then the scan checks that it returned as many as there were.
 
     Raises:
         ScanBroken: the server restarted, failed over, or gave the key to another: discard the parts, and scan again.
         StoreUnavailable: the server can't be reached.
     """
-    returned = 0
     with closing(Line(client, key)) as line:
-        least = _answer(line, ["HLEN", key]) if grows else 0
         for flat in _parts(line, "HSCAN", key):
-            returned += len(flat) // 2
             yield dict(zip(flat[::2], flat[1::2], strict=True))
-    if returned < least:
-        raise ScanBroken(f"the scan of {key} returned {returned:,} of {least:,} fields")
 
 
 def scan_sorted_set(client: Client, key: str) -> Iterator[list[tuple[bytes, float]]]:

@@ -145,7 +145,7 @@ def asked(backend: Backend, url: str) -> list[Any]:
     found: list[Any] = [backend.query.top(50), backend.query.importance([url]), backend.query.history(url)]
     explained = {**(backend.explain(url, None, None) or {}), "as_of": None}
     counts = {name: value for name, value in backend.stats().items() if name != "warnings"}  # Which tell the time.
-    found += [backend.query.hosts(5), explained, backend.frontier.peek(20).pages, counts]
+    found += [backend.query.sites("host", 5)["hosts"], explained, backend.frontier.peek(20).pages, counts]
     found.append([page.url for page in backend.frontier.next(3).pages])
     return [*found, backend.frontier.census()]
 

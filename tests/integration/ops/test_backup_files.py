@@ -120,7 +120,7 @@ def test_directory_that_is_not_empty_is_left_alone(valkey: Server, copy: Path) -
 
 
 def test_file_begins_with_what_it_is_and_ends_with_its_count(copy: Path) -> None:
-    made = verify(copy)
+    made, _ = verify(copy)
     with (
         (copy / "shard-0001.journal.zst").open("rb") as file,
         zstandard.ZstdDecompressor().stream_reader(file) as packed,

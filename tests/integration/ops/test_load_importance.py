@@ -131,7 +131,9 @@ def test_importance_of_an_engine_is_exact_importance(valkey: Server, tmp_path: P
     top = query.top(20, policy="loaded")
     assert [page["url"] for page in top[:5]] == [page["url"] for page in query.top(20, policy="exact")[:5]]
     assert {page["loaded_at"] for page in top} == {answer["loaded_at"]}
-    assert sum(float(str(host["importance"])) for host in query.hosts(1_000, "loaded")) == pytest.approx(1)
+    assert sum(
+        float(str(host["importance"])) for host in query.sites("host", 1_000, "loaded")["hosts"]
+    ) == pytest.approx(1)
 
 
 def scores(path: Path, given: dict[str, float]) -> Path:

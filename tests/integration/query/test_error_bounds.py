@@ -24,8 +24,8 @@ def answers(query: Query, policy: str) -> dict[str, list[dict[str, Any]]]:
         "importance": [page for page in query.importance(PAGES, policy) if page],
         "one": [page for url in PAGES for page in query.importance([url], policy) if page],
         "top": query.top(50, policy=policy),
-        "hosts": query.hosts(50, policy=policy),
-        "domains": query.domains(50, policy=policy),
+        "hosts": query.sites("host", 50, policy=policy)["hosts"],
+        "domains": query.sites("domain", 50, policy=policy)["domains"],
         "explain": [page for url in PAGES if (page := explain(query, url, policy)) is not None],
     }
 

@@ -58,9 +58,10 @@ def test_top_hosts_domains_and_explain_agree(valkey: Server) -> None:
     for url, share in expected.items():
         host = url.split("/")[2]
         by_host[host] = by_host.get(host, 0.0) + share
-    assert {host["host"]: host["importance"] for host in query.hosts()} == pytest.approx(by_host, abs=1e-5)
-    assert all(one["error_bound"] <= 1e-6 for one in [*query.hosts(), *query.domains()])  # type: ignore[operator]
-    assert sum(one["importance"] for one in query.domains()) == pytest.approx(1.0)  # type: ignore[misc]
+    hosts, domains = query.sites("host")["hosts"], query.sites("domain")["domains"]
+    assert {host["host"]: host["importance"] for host in hosts} == pytest.approx(by_host, abs=1e-5)
+    assert all(one["error_bound"] <= 1e-6 for one in [*hosts, *domains])
+    assert sum(one["importance"] for one in domains) == pytest.approx(1.0)
     found = explain(query, PAGES[0])
     assert found is not None
     estimate = found["estimate"]

@@ -114,7 +114,7 @@ def test_importance_is_zero_once_all_pages_are_gone(valkey: Server, shards: int)
             (0, True, 0)
         ] * 14
         assert reader.top(5, policy="exact") == []
-        assert [host["importance"] for host in reader.hosts(policy="exact")] == []
+        assert [host["importance"] for host in reader.sites("host", policy="exact")["hosts"]] == []
     web.read(PAGES[3], [PAGES[4]])  # Nothing is known of page 4 but that it was gone: it may be back.
     web.writer.drain()
     for reader in (query, asked(web.opened(shards))):

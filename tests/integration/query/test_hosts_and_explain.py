@@ -66,13 +66,13 @@ def test_hosts_of_a_real_history_are_the_sums_of_their_pages(valkey: Server, unt
     _, query = opened(valkey, *log)
     expected, ledger = expected_hosts(modelled(log)), modelled(log)
     total = ledger.books.importance_total(ledger.rules.minted)
-    hosts = query.hosts(10_000)
+    hosts = query.sites("host", 10_000)["hosts"]
     assert [host["host"] for host in hosts] == list(expected)
     for host in hosts:
         score, pages, read = expected[str(host["host"])]
         assert (host["importance"], host["pages"], host["read_pages"]) == (score / total, pages, read)
     assert sum(float(str(host["importance"])) for host in hosts) == pytest.approx(1.0, abs=1e-12)
-    assert query.hosts(3) == hosts[:3]
+    assert query.sites("host", 3)["hosts"] == hosts[:3]
 
 
 def test_hosts_of_a_window_policy_sum_up_its_estimates(valkey: Server) -> None:
@@ -83,7 +83,7 @@ def test_hosts_of_a_window_policy_sum_up_its_estimates(valkey: Server) -> None:
         sums: dict[object, float] = defaultdict(float)
         for page in pages:
             sums[page["host"]] += float(str(page["importance"]))
-        hosts = query.hosts(10_000, policy, 0.5)
+        hosts = query.sites("host", 10_000, policy, 0.5)["hosts"]
         assert {host["host"]: host["importance"] for host in hosts} == pytest.approx(dict(sums), abs=1e-12)
         assert {(host["policy"], host["window"]) for host in hosts} == {(policy, None if policy == "static" else 0.5)}
 
@@ -111,7 +111,7 @@ def test_hosts_sum_to_one_and_percentiles_fall_with_importance(
     valkey.client().flushall()
     log = [record(i, url, links, status=status) for i, (url, links, status) in enumerate(events)]
     _, query = opened(valkey, *log, shards=shards)
-    hosts = query.hosts(100)
+    hosts = query.sites("host", 100)["hosts"]
     known = [answer for answer in query.importance(PAGES) if answer and "gone" not in answer]
     assert sum(float(str(host["importance"])) for host in hosts) == pytest.approx(1.0 if known else 0.0, abs=1e-12)
     assert sum(int(str(host["pages"])) for host in hosts) == len(known)
@@ -148,7 +148,7 @@ def test_domains_are_the_sums_of_their_pages_on_any_number_of_shards(
                 domain[0] += int(snapshot.scores[at])
                 domain[1] += 1
                 domain[2] += bool(snapshot.state[at] & Flag.OPEN)
-    domains = query.domains(100)
+    domains = query.sites("domain", 100)["domains"]
     assert {d["domain"]: [d["importance"], d["pages"], d["read_pages"]] for d in domains} == {
         name: [score / snapshot.total, pages, read] for name, (score, pages, read) in expected.items()
     }  # To the bit: the scores are integers, divided once.
@@ -156,10 +156,10 @@ def test_domains_are_the_sums_of_their_pages_on_any_number_of_shards(
     assert shares == sorted(shares, reverse=True)
     assert sum(shares) == pytest.approx(1.0 if expected else 0.0, abs=1e-12)
     for policy in POLICIES:
-        hosts, sums = query.hosts(100, policy, 2.0), defaultdict[str, float](float)
+        hosts, sums = query.sites("host", 100, policy, 2.0)["hosts"], defaultdict[str, float](float)
         for host in hosts:
             sums[registered_domain(str(host["host"]))] += float(str(host["importance"]))
-        windowed = query.domains(100, policy, 2.0)
+        windowed = query.sites("domain", 100, policy, 2.0)["domains"]
         assert {d["domain"]: d["importance"] for d in windowed} == pytest.approx(dict(sums), abs=1e-12)
         assert sum(int(str(d["hosts"])) for d in windowed) == len(hosts)
 
@@ -180,7 +180,7 @@ def test_snapshots_that_followed_a_log_equal_one_taken_at_its_end(
             pass
         seen = snapshots.fresh()
         _ = seen.host, seen.dangling
-        query.hosts(3, "variable")
+        query.sites("host", 3, "variable")
     followed, late = snapshots.fresh(), Snapshots(Crawl.open(valkey.client(), create=False)).fresh()
     for name in ("scores", "cash", "spent", "state", "dangling"):
         assert getattr(followed, name).tolist() == getattr(late, name).tolist()
@@ -188,31 +188,32 @@ def test_snapshots_that_followed_a_log_equal_one_taken_at_its_end(
     assert [followed.hosts[n] for n in followed.host] == [late.hosts[n] for n in late.host]
     other = Crawl.open(valkey.client(), create=False)
     assert query.crawl.ids_of(PAGES) == other.ids_of(PAGES)
-    assert query.hosts(9, "variable") == Query(query.crawl, Snapshots(query.crawl)).hosts(9, "variable")
+    again = Query(query.crawl, Snapshots(query.crawl))
+    assert query.sites("host", 9, "variable")["hosts"] == again.sites("host", 9, "variable")["hosts"]
 
 
 def test_two_endpoints_answer_alike_in_whatever_order_they_learned_of_pages(valkey: Server) -> None:
     """All pages are alike, so the order is that of first sight; one endpoint has seen pages of a shard earlier."""
     writer, early = opened(valkey, seeds(0, *PAGES[:4]), shards=4)
-    early.hosts(10)
+    early.sites("host", 10)
     writer.apply(PARTITION, [seeds(1, *PAGES)])
     while writer.deliver():
         pass
     late = Query(writer.crawl, Snapshots(writer.crawl))
-    assert early.hosts(10) == late.hosts(10)
-    assert len(late.hosts(10)) == 5
+    assert early.sites("host", 10)["hosts"] == late.sites("host", 10)["hosts"]
+    assert len(late.sites("host", 10)["hosts"]) == 5
     assert early.top(100) == late.top(100)
     assert early.importance(PAGES) == late.importance(PAGES)
 
 
 def test_an_empty_store_has_no_hosts_and_zero_hosts_may_not_be_requested(valkey: Server) -> None:
     _, query = opened(valkey)
-    assert query.hosts(10) == []
+    assert query.sites("host", 10)["hosts"] == []
     with pytest.raises(BadInput, match="at least one host"):
-        query.hosts(0)
-    assert query.domains(10) == []
+        query.sites("host", 0)
+    assert query.sites("domain", 10)["domains"] == []
     with pytest.raises(BadInput, match="at least one domain"):
-        query.domains(0)
+        query.sites("domain", 0)
 
 
 # Why a page has its score.

@@ -45,7 +45,7 @@ def test_links_that_grow_over_the_limit_are_released(valkey: Server, caplog: pyt
         assert query.importance(PAGES[:1])[0]["policy"] == "static"  # type: ignore[index]
     assert "OPIC_MAX_LINKS_BYTES 1,220 of this endpoint" in caplog.text
     assert frontier.next(1).order is None
-    assert {one["policy"] for one in query.hosts()} == {"static"}
+    assert {one["policy"] for one in query.sites("host")["hosts"]} == {"static"}
     assert query.exact is not None
     for ask in (query.exact.view, kept.scores, lambda: query.top(policy="exact")):
         with pytest.raises(LinksTooLarge, match="13 pages with 17 links read so far need 1,368 bytes"):

@@ -707,7 +707,7 @@ def test_reader_of_a_replaced_store_shows_only_its_pages(servers: Server, how: s
         store.apply(PARTITION, lost)
     urls = [page["url"] for page in query.top(1_000)]
     assert "http://lost.org/1" in urls
-    assert query.hosts(100, "fixed")
+    assert query.sites("host", 100, "fixed")["hosts"]
     assert query.top(5, domain="lost.org")
     if how == "made anew":
         servers.client().flushall()
@@ -731,7 +731,7 @@ def test_reader_of_a_replaced_store_shows_only_its_pages(servers: Server, how: s
     plain = asking(now)
     for policy in ("static", "fixed"):
         assert query.top(1_000, policy=policy) == plain.top(1_000, policy=policy)
-        assert query.hosts(1_000, policy) == plain.hosts(1_000, policy)
+        assert query.sites("host", 1_000, policy)["hosts"] == plain.sites("host", 1_000, policy)["hosts"]
 
 
 def test_answer_overtaken_by_a_new_load_is_computed_again(valkey: Server) -> None:

@@ -150,7 +150,7 @@ QUESTIONS: dict[str, Callable[[Endpoint], object]] = {
     "top": lambda asked: asked.query.top(3),
     "top of a domain": lambda asked: asked.query.top(3, "one.org"),
     "history": lambda asked: asked.query.history(KNOWN),
-    "hosts": lambda asked: asked.query.hosts(3),
+    "hosts": lambda asked: asked.query.sites("host", 3)["hosts"],
     "explain": lambda asked: {**explain(asked.query, KNOWN), "as_of": 0},
     "inflow": lambda asked: {**inflow(asked.query, "one.org"), "as_of": 0},
     "census": lambda asked: asked.frontier.census(),

@@ -62,16 +62,6 @@ def test_scan_fails_after_a_restart_of_the_server(servers: Server) -> None:
             next(iter(parts))  # type: ignore[call-overload]
 
 
-def test_lost_fields_of_a_growing_hash_are_detected(valkey: Server) -> None:
-    client = valkey.client()
-    client.hset("{a}:hash", mapping=FIELDS)
-    parts = scan_hash(client, "{a}:hash", grows=True)
-    next(parts)
-    client.delete("{a}:hash")
-    with pytest.raises(ScanBroken, match="of 5,000 fields"):
-        list(parts)
-
-
 @pytest.mark.slow
 def test_names_of_keys_are_all_found_over_a_restart(servers: Server) -> None:
     client = servers.client()

@@ -110,10 +110,9 @@ def told(server: Server, crawl: str, known: list[str], *, links: bool) -> dict[s
             rows = of.query.importance(known, policy)
             found[policy] = {row["url"]: row["importance"] for row in rows if row is not None}
         found["top"] = sorted((str(row["url"]), row["importance"]) for row in of.query.top(100, policy="static"))
-        for of_what, sites in (("host", of.query.hosts), ("domain", of.query.domains)):
-            found[of_what] = sorted(
-                (str(row[of_what]), row["importance"], row["pages"]) for row in sites(100, "static")
-            )
+        for kind in ("host", "domain"):
+            sites = of.query.sites(kind, 100, "static")[f"{kind}s"]
+            found[kind] = sorted((str(row[kind]), row["importance"], row["pages"]) for row in sites)
         found["bound"] = of.query.top_from(1, policy="static")["pages"][:1]
         found["bound"] = [row.get("error_bound") for row in found["bound"]]
         standings = {url: of.explain(url, "static", None) for url in known[::3]}

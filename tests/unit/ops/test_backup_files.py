@@ -113,4 +113,4 @@ def test_every_flipped_bit_and_every_cut_of_a_manifest_is_noticed(copy: Path) ->
 
 
 def test_backup_that_was_kept_is_read(copy: Path) -> None:
-    assert verify(copy)["audit"] == manifest_of(copy)["audit"]
+    assert verify(copy)[0]["audit"] == manifest_of(copy)["audit"]
