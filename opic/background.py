@@ -22,13 +22,16 @@ def lower_priority() -> None:
 
 
 @contextmanager
-def repeated(step: Callable[[], float], first_seconds: float, name: str) -> Iterator[None]:
+def repeated(
+    step: Callable[[], float], first_seconds: float, name: str, end_seconds: float | None = None
+) -> Iterator[None]:
     """Call a function again and again in a thread, called `name`, during the block; wait for the last call at its end.
 
     Args:
         step: returns how many seconds to wait before the next call.
         first_seconds: how long to wait before the first call.
         name: of the thread.
+        end_seconds: how long to wait for the last call, which ends later by itself; None: for as long as it takes.
     """
     done = threading.Event()
 
@@ -43,4 +46,4 @@ def repeated(step: Callable[[], float], first_seconds: float, name: str) -> Iter
         yield
     finally:
         done.set()
-        thread.join()
+        thread.join(end_seconds)

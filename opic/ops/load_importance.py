@@ -205,7 +205,7 @@ def _bound(query: Query, columns: Sequence[Float32s]) -> float | None:
         with MetaCopy(query.crawl) as metas:
             picture = take_picture(by_cash, metas, links=True)
             shown = picture.snapshot
-            estimates = estimates_of(columns, shown.starts, shown.live, shown.shares(None)).estimates
+            estimates, _, _ = estimates_of(columns, shown.starts, shown.live, shown.shares(None))
             by_row, known = np.zeros(picture.pages), picture.rows >= 0
             by_row[picture.rows[known]] = estimates[known]
             damping = 1 - query.crawl.rules.q / MILLION

@@ -8,7 +8,6 @@ first stays. Rounds that pass while no endpoint runs have no points, and the cur
 
 import contextlib
 import math
-import threading
 from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final, NamedTuple
@@ -25,7 +24,6 @@ STEPS_A_DOUBLING: Final = 16
 POINTS_MAX: Final = STEPS_A_DOUBLING * (CLOCK_LIMIT.bit_length() - 1) + 1  # Plus the current point.
 NOTHING_SAID: Final = 2.0  # The maximum distance between two distributions; a bound this large says nothing.
 NOTE_SECONDS: Final = 1.0
-END_SECONDS: Final = 2.0
 PACKED: Final = Struct(">qqqqd")
 COUNTS: Final = Struct(">qqqqqq")
 Counts = tuple[int, int, int, int]  # Pages never read: to be fetched, failed, denied, outside the scope.
@@ -92,24 +90,12 @@ class Convergence:
         """
         self._crawl, self._query, self._counts, self._disk_full = crawl, query, counts, disk_full
         self._noted = -1
-        self._done = threading.Event()
-        self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
-        """Record points in a background thread until `close`."""
-        self._thread = threading.Thread(target=self._run, name="opic-curve", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop recording points."""
-        self._done.set()
-        if self._thread is not None:
-            self._thread.join(END_SECONDS)  # If the store hangs it takes longer, and ends later by itself.
-
-    def _run(self) -> None:
-        while not self._done.wait(NOTE_SECONDS):
-            with contextlib.suppress(StoreError):  # Requests report such errors; this thread tries again.
-                self.note()
+    def step(self) -> float:
+        """Do as `note`, for a thread; return how many seconds to wait before the next time."""
+        with contextlib.suppress(StoreError):  # Requests report such errors; the thread tries again.
+            self.note()
+        return NOTE_SECONDS
 
     def note(self) -> bool:
         """Store a point if there is none yet for the current number of rounds; return whether one was stored.

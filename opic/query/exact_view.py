@@ -9,12 +9,12 @@ from opic.arrays import Float32s, Float64s
 from opic.graph.flow import BOUND_MAX
 from opic.model.cash import Flag
 from opic.query.crawl_pages import CrawlPages
-from opic.query.rankings import ranks_among
+from opic.query.rankings import Ranked
 from opic.replica.crawl import Place
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ExactView(CrawlPages):
+class ExactView(CrawlPages, Ranked):
     """The importance of all pages as of one position of the journals. Immutable.
 
     `bound` holds for PageRank of this state, and of each later state that was known when it was told: what happened
@@ -70,10 +70,6 @@ class ExactView(CrawlPages):
             return 0.0, 0.0
         unmoved = float(self.unmoved[int(self.starts[shard_page[0]]) + shard_page[1]])
         return (share - unmoved) * self.visits, unmoved * self.visits
-
-    def ranks(self, shares: Sequence[float]) -> list[int]:
-        """Return 1 + the number of pages with a larger share, for each."""
-        return ranks_among(self.ascending, shares)
 
     def certain(self, shares: Sequence[float]) -> list[bool]:
         """Return whether the rank of each share is that in exact PageRank: no other is as near as the bound.

@@ -16,7 +16,7 @@ import numpy as np
 
 from opic.arrays import Bools, Float32s, Float64s, Int64s
 from opic.errors import NotKept, StoreDamaged
-from opic.query.rankings import ranks_among
+from opic.query.rankings import Ranked
 from opic.query.saved_visits import page_prints
 from opic.replica import Crawl
 from opic.replica.crawl import Outdated
@@ -27,22 +27,10 @@ LOOK_SECONDS: Final = 1.0  # How often the store is asked whether there was anot
 NOTHING: Final = "no importance was loaded: compute it from an export, and give it to `opic load-importance`"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LoadedEstimates:
-    """The estimates of pages. Arrays are (n,), by position.
-
-    estimates  0 for pages that are not live; sums to 1
-    numbers    as loaded, NaN for pages without one
-    scale      what a loaded number is multiplied by
-    """
-
-    estimates: Float64s
-    numbers: Float64s
-    scale: float
-
-
-def estimates_of(columns: Sequence[Float32s], starts: Int64s, live: Bools, static: Float64s) -> LoadedEstimates:
-    """Return the estimates of pages.
+def estimates_of(
+    columns: Sequence[Float32s], starts: Int64s, live: Bools, static: Float64s
+) -> tuple[Float64s, Float64s, float]:
+    """Return the estimates of pages, (n,), which sum to 1; their numbers, (n,), NaN for none; and the numbers' factor.
 
     Args:
         columns: by shard, the loaded numbers by id; NaN for pages without one.
@@ -53,11 +41,11 @@ def estimates_of(columns: Sequence[Float32s], starts: Int64s, live: Bools, stati
     Raises:
         Outdated: a shard has fewer pages than the load.
 
-    >>> found = estimates_of(
+    >>> estimates, _, _ = estimates_of(
     ...     [np.float32([0.75, 0.25, np.nan])], np.array([0, 4]), np.array([True, False, True, True]),
     ...     np.array([0.5, 0.1, 0.1, 0.1]),
     ... )
-    >>> found.estimates.round(3)  # The first has what the third and the fourth leave.
+    >>> estimates.round(3)  # The first has what the third and the fourth leave.
     array([0.8, 0. , 0.1, 0.1])
     """
     numbers = np.full(len(live), np.nan)
@@ -72,14 +60,14 @@ def estimates_of(columns: Sequence[Float32s], starts: Int64s, live: Bools, stati
     estimates[given] = numbers[given] * scale
     if (whole := float(estimates.sum())) > 0:  # Other than 1 where no loaded page is left, and by rounding.
         estimates, scale = estimates / whole, scale / whole
-    return LoadedEstimates(estimates, numbers, scale)
+    return estimates, numbers, scale
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LoadedView:
+@dataclass(frozen=True, eq=False)
+class LoadedView(Ranked):
     """The estimates of all pages of a snapshot, as `opic.query.rankings.View` has them. Arrays are (n,), by position.
 
-    numbers, scale   as those of `LoadedEstimates`
+    numbers, scale   as `estimates_of` returns them
     """
 
     about: LoadedAbout
@@ -88,10 +76,6 @@ class LoadedView:
     ascending: Float64s
     numbers: Float64s
     scale: float
-
-    def ranks(self, scores: Sequence[float]) -> list[int]:
-        """Return 1 + the number of live pages with a larger estimate, for each."""
-        return ranks_among(self.ascending, scores)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,9 +88,9 @@ class LoadedColumns:
 
     def view(self, starts: Int64s, live: Bools, static: Float64s) -> LoadedView:
         """Return the estimates of pages; the arguments are those of `estimates_of`."""
-        loaded = estimates_of(self.columns, starts, live, static)
-        scores = np.where(live, loaded.estimates, -1.0)
-        return LoadedView(self.about, loaded.estimates, scores, np.sort(scores), loaded.numbers, loaded.scale)
+        estimates, numbers, scale = estimates_of(self.columns, starts, live, static)
+        scores = np.where(live, estimates, -1.0)
+        return LoadedView(self.about, estimates, scores, np.sort(scores), numbers, scale)
 
 
 class LoadedImportance:

@@ -68,8 +68,18 @@ class View(Protocol):
         """Return 1 + the number of live pages with a larger estimate, for each."""
 
 
-@dataclass(frozen=True, slots=True)
-class WindowView:
+class Ranked:
+    """What has the sorted scores of all pages, `ascending`: of those that are not live below 0, or none."""
+
+    ascending: Int64s | Float64s
+
+    def ranks(self, scores: Sequence[float]) -> list[int]:
+        """Return 1 + the number of live pages with a larger score, for each."""
+        return ranks_among(self.ascending, scores)
+
+
+@dataclass(frozen=True)
+class WindowView(Ranked):
     """The estimates of a window policy for a snapshot, as `View` has them, and the inputs they were computed from."""
 
     estimates: Float64s
@@ -80,13 +90,9 @@ class WindowView:
     grains: float  # the window in grains of the clock,
     rates_total: float  # and the sum that the rates were divided by.
 
-    def ranks(self, scores: Sequence[float]) -> list[int]:
-        """Return 1 + the number of live pages with a larger estimate, for each."""
-        return ranks_among(self.ascending, scores)
 
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
+@dataclass(frozen=True)
+class Ranking(Ranked):
     """The sorted scores of all pages of one snapshot, which give the rank of any page. Takes 8 bytes per page."""
 
     as_of: float  # Unix seconds.
@@ -94,11 +100,7 @@ class Ranking:
     heads: list[Head]
     books: Books  # Of the whole crawl.
     overdrawn: int  # See `Snapshot.overdrawn`.
-    ascending: Int64s
-
-    def ranks(self, scores: Sequence[int]) -> list[int]:
-        """Return 1 + the number of live pages with a larger H + C, for each score."""
-        return ranks_among(self.ascending, scores)
+    ascending: Int64s  # H + C.
 
 
 def percentile(rank: int, live: int) -> float:

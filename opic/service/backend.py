@@ -23,7 +23,7 @@ from opic.memory import memory_bytes
 from opic.model.cash import MILLION
 from opic.model.event_checks import check_seeds
 from opic.model.events import EventLimits, SeedList, encode_seeds, good_urls
-from opic.query.convergence import Convergence
+from opic.query.convergence import NOTE_SECONDS, Convergence
 from opic.query.coverage import CoverageQuery
 from opic.query.exact import Exact
 from opic.query.explain import explain
@@ -56,6 +56,7 @@ log = logging.getLogger("opic.service")
 ANSWER_SECONDS = 10.0  # A server that stands still for longer is away, for whoever waits for it at the endpoint.
 EFFECT_SECONDS = 10.0  # How long a call waits for its own records to take effect.
 POLL_SECONDS = 0.005
+END_SECONDS = 2.0  # How long the end waits for the thread of the curve, where the store hangs.
 ROUGH_SECONDS = 0.5  # Maximum age of the lag that is compared with OPIC_MAX_LAG, with Kafka or far below it.
 
 
@@ -468,7 +469,8 @@ class Backend:
 
     def start(self) -> None:
         """Start what runs in the background until `close`: the curve, following the journals, exact importance."""
-        self.curve.start()
+        curve = repeated(self.curve.step, NOTE_SECONDS, "opic-curve", END_SECONDS)
+        self._beside.enter_context(curve)
         # Where another policy is the default, links are read when the first question needs them.
         self.exact.start(self.worth, always=self.settings.policy in (None, "exact"))
         self.crawl.keep_following()
@@ -479,7 +481,7 @@ class Backend:
 
     def rest(self) -> None:
         """Stop what runs in the background; questions are answered all the same."""
-        background = self.expiry.stop, self._beside.close, self.exact.close, self.curve.close, self.crawl.close
+        background = self.expiry.stop, self._beside.close, self.exact.close, self.crawl.close
         for close in background:
             close()
 
