@@ -59,13 +59,13 @@ class Crawl:
         self.graph = KnownGraph(self.pool)
         self.flow = Flow(DAMPING, self.graph)
         self.known, self.read = np.zeros(pages, np.bool_), np.zeros(pages, np.bool_)
-        self._gone = np.zeros(pages, np.bool_)
+        self._gone, self.links = np.zeros(pages, np.bool_), dict[int, Uint32s]()
 
     def fetch(self, page: int, links: Uint32s) -> None:
         """Read a page."""
-        old = self.pool.links_of(page)
-        self.replaced.setdefault(page, None if old is None else old.copy())
-        self.pool.put(page, links)
+        self.replaced.setdefault(page, self.links.get(page))
+        self.links[page] = links
+        self.pool.put_many(np.array([page]), np.array([len(links)]), links)
         self.known[page] = self.read[page] = True
         self.known[links] = True
 
@@ -240,7 +240,7 @@ def large(pages: int, bound: float) -> dict[str, float]:
         discovering += crawl.settle(bound)
     for _ in range(SETTLES):
         for page in order[rng.choice(third, READS_A_SETTLE, replace=False)].tolist():
-            now = crawl.pool.links_of(page).copy()
+            now = crawl.links[page].copy()
             now[rng.choice(len(now), REPLACED, replace=False)] = rng.integers(pages)
             crawl.fetch(page, np.unique(now))
         rereading += crawl.settle(bound)

@@ -188,7 +188,7 @@ def scan(pages: int) -> dict[str, float]:
     rng, pool, rows = np.random.default_rng(SEED), LinkPool(), dict[str, float]()
     links = rng.integers(0, pages, (pages, LINKS), dtype=np.uint32)
     for page, row in enumerate(links):
-        pool.put(page, row)
+        pool.put_many(np.array([page]), np.array([len(row)]), row)
     asked = rng.integers(0, pages, ASKED).tolist()
     found = timed(rows, f"scan of {pages * LINKS:,} links", [lambda p=page: pool.to(p) for page in asked])
     for page, sources in zip(asked, found, strict=True):

@@ -72,7 +72,7 @@ class KnownGraph:
             replaced: by page the links that it had before, None if none were known; None if this is not known.
         """
         before, pages = len(self), len(fetched)
-        moves = fetched & ~gone & (self.pool.counts(pages) != NOT_KEPT)
+        moves = fetched & ~gone & (self.pool.counts_to(pages) != NOT_KEPT)
         same = bool((gone[:before] == self.gone).all()) and not gone[before:].any() and bool(moves[self.moves_at].all())
         rows: list[int] | None = None
         if same and replaced is not None and len(replaced) <= ROWS_MAX:
@@ -85,8 +85,8 @@ class KnownGraph:
         self._count_live(pages, None if rows is None else np.array(list(replaced or ()), np.int64))
         self.change = None
         if rows is not None:
-            links = np.concatenate([NO_LINKS, *(some for _, some, _ in self.pool.gathered(row_pages))])
-            sources = np.repeat(np.arange(len(row_pages)), self.pool.counts(pages)[row_pages])
+            links = self.pool.joined(row_pages)
+            sources = np.repeat(np.arange(len(row_pages)), self.pool.counts_to(pages)[row_pages])
             self.change = LinkChanges(self.version, old, self._rows(row_pages, links, sources))
         self.version += 1
 
@@ -96,13 +96,13 @@ class KnownGraph:
     def _count_live(self, pages: int, changed: Int64s | None) -> None:
         """Count the links that count, of all pages or of those whose links changed."""
         if changed is None:
-            self.live = np.maximum(self.pool.counts(pages), 0)
+            self.live = np.maximum(self.pool.counts_to(pages), 0)
             if len(self.gone_at):
                 self.live -= self.matrix.links_to(self.gone).astype(np.int32)
         else:
             live = np.zeros(pages, np.int32)
             live[: len(self.live)] = self.live
-            live[changed] = np.maximum(self.pool.counts(pages)[changed], 0)
+            live[changed] = np.maximum(self.pool.counts_to(pages)[changed], 0)
             if len(self.gone_at):
                 for some, links, sources in self.pool.gathered(changed):
                     live[some] -= np.bincount(sources, self.gone[links], len(some)).astype(np.int32)

@@ -1,6 +1,6 @@
 """The links of many pages in flat arrays."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
@@ -79,16 +79,6 @@ class PageLinks:
         last = np.ones(len(order), np.bool_)
         last[:-1] = sorted_pages[1:] != sorted_pages[:-1]
         return order[last]
-
-    def rows(self) -> Iterator[tuple[int, Uint32s, Uint64s, Uint16s]]:
-        """Yield each page, the ids of its near links, the fingerprints and the shards of its far links."""
-        near_at = far_at = 0
-        for page, near, far in zip(
-            self.pages.tolist(), self.near_counts.tolist(), self.far_counts.tolist(), strict=True
-        ):
-            some = slice(far_at, far_at + far)
-            yield page, self.near[near_at : near_at + near], self.far[some], self.far_shards[some]
-            near_at, far_at = near_at + near, far_at + far
 
 
 _NO_IDS: Final = np.empty(0, np.uint32)

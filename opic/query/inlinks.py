@@ -86,7 +86,7 @@ class _Sources:
             raise Outdated
         sources = kept.pool.to(kept.numbers.number_of(*shard_page))
         parts, shards, ids = kept.numbers.by_shard(sources), *kept.numbers.places(sources)
-        links = kept.pool.counts(int(sources.max(initial=-1)) + 1)[sources].astype(np.int64)
+        links = kept.pool.counts_to(int(sources.max(initial=-1)) + 1)[sources].astype(np.int64)
         live = np.zeros(len(sources), np.bool_)
         for (positions, ids_of_shard), replica in zip(parts, crawl.replicas, strict=True):
             with replica.reading():

@@ -402,7 +402,7 @@ class KeptLinks:
         self.pool.put_many(pages, counts, linked)
         if len(pages) and (new.any() or self.new_links.used):
             of_new = np.bincount(np.repeat(np.arange(len(pages)), counts)[new], minlength=len(pages))
-            changes = (of_new > 0) | (self.new_links.counts(int(pages.max()) + 1)[pages] > 0)
+            changes = (of_new > 0) | (self.new_links.counts_to(int(pages.max()) + 1)[pages] > 0)
             self.new_links.put_many(pages[changes], of_new[changes], linked[new])
 
     def _note_replaced(self, pages: Int64s, linked: Uint32s) -> None:
@@ -415,8 +415,8 @@ class KeptLinks:
 
     def _note_before(self, pages: Int64s) -> Uint32s:
         """Note for `take_replaced` the links that pages have, and return them in one array."""
-        counts = self.pool.counts(int(pages.max()) + 1)[pages]
-        before = np.concatenate([NO_LINKS, *(links for _, links, _ in self.pool.gathered(pages[counts > 0]))])
+        counts = self.pool.counts_to(int(pages.max()) + 1)[pages]
+        before = self.pool.joined(pages[counts > 0])
         if self._replaced is not None:
             parts = np.split(before, np.cumsum(np.maximum(counts, 0))[:-1])
             for page, count, part in zip(pages.tolist(), counts.tolist(), parts, strict=True):

@@ -69,7 +69,7 @@ def score_pages(new_links: LinkPool, inlinks: InLinkCounts) -> tuple[Int64s, Int
         new_links: of the last read of each page.
         inlinks: of all pages.
     """
-    counts = new_links.counts(new_links.pages_linked())
+    counts = new_links.counts_to(new_links.pages_linked())
     rows = np.flatnonzero(counts > 0)
     scores = np.zeros(len(counts), np.int64)
     for pages, links, sources in new_links.gathered(rows):

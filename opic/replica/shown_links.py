@@ -5,8 +5,8 @@ which of them are new (`Effect.near_new`, `Effect.far_new`). So all who follow t
 lost. The table is filled from the kept links when it is first needed: a crawl that reads no page twice has none.
 
 A link is 32 bits here: the id of a page of the shard, or 31 bits of the fingerprint of a page of another shard. So of
-N links to other shards one in 2^31 / N that is new is taken for one that was there before. Takes 4 bytes a link, as
-much again before it is compacted, and 12 bytes a page.
+N links to other shards one in 2^31 / N that is new is taken for one that was there before. It takes what
+`Runs` do.
 """
 
 from collections import deque
@@ -16,16 +16,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.arrays import Bools, Int32s, Int64s, Uint8s, Uint32s, grown
+from opic.arrays import NO_RUN, Bools, Int32s, Int64s, Runs, Uint8s, Uint32s
 from opic.model.page_links import PageLinks, picked
 
 FIRST: Final = 0  # How a read relates to the one before: there is none since the page became known or came back,
 SAME: Final = 1  # or it showed the same links,
 OTHER: Final = 2  # or others.
-NOT_KNOWN: Final = -1
 FAR_BIT: Final = np.uint32(1 << 31)  # A shard has fewer pages.
 UNDO_MAX: Final = 4  # A writer has one record that is not confirmed yet.
-POOL_MIN: Final = 1 << 16
 
 
 class FreshLinks(NamedTuple):
@@ -39,7 +37,7 @@ class FreshLinks(NamedTuple):
 class _Noted(NamedTuple):
     lsn: int
     pages: Int64s
-    start: Int64s  # Where their links were before the record.
+    starts: Int64s  # Where their links were before the record.
     counts: Int32s
 
 
@@ -54,8 +52,7 @@ class ShownLinks:
     def forget(self) -> None:
         """Drop everything; it is loaded again when it is needed."""
         self.loaded, self._lsn = False, 0
-        self._start, self._count = np.zeros(0, np.int64), np.zeros(0, np.int32)
-        self._pool, self._used, self._live = np.zeros(0, np.uint32), 0, 0
+        self._links = Runs()  # By page.
         self._noted: deque[_Noted] = deque(maxlen=UNDO_MAX)
 
     def fresh(self, lsn: int, links: PageLinks, again: Uint8s) -> FreshLinks:
@@ -86,16 +83,17 @@ class ShownLinks:
     def _before(self, links: PageLinks, rows: Int64s) -> tuple[Int64s, Bools]:
         """Return the links that the pages of rows showed before, each with its row; and which rows are known."""
         order = np.argsort(links.pages, kind="stable")
-        previous = np.full(len(links), NOT_KNOWN)
+        previous = np.full(len(links), -1)
         follows = links.pages[order][1:] == links.pages[order][:-1]
         previous[order[1:][follows]] = order[:-1][follows]
         here = previous[rows] >= 0  # Read before among these.
         pages = links.pages[rows[~here]].astype(np.int64)
-        self._reserve(int(pages.max(initial=-1)) + 1)
-        known, counts = here.copy(), np.maximum(self._count[pages], 0)
-        known[~here] = self._count[pages] != NOT_KNOWN
-        positions = np.repeat(self._start[pages] - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
-        parts = [_of_row(rows[~here], counts, self._pool[positions])]
+        self._links.reserve(int(pages.max(initial=-1)) + 1)
+        known = here.copy()
+        known[~here] = self._links.counts[pages] != NO_RUN
+        some = np.flatnonzero(self._links.counts[pages] > 0)
+        shown = self._links.joined(pages[some])
+        parts = [_of_row(rows[~here][some], self._links.counts[pages[some]], shown)]
         last = previous[rows[here]]
         for keys, of_row in ((links.near, links.near_counts), (_far_keys(links), links.far_counts)):
             parts.append(_of_row(rows[here], of_row[last], keys[picked(of_row, last)]))
@@ -108,8 +106,8 @@ class ShownLinks:
             return
         links = links.select_rows(links.last_of_each())
         pages = links.pages.astype(np.int64)
-        self._reserve(int(pages.max(initial=-1)) + 1)
-        self._noted.append(_Noted(lsn, pages, self._start[pages], self._count[pages]))
+        self._links.reserve(int(pages.max(initial=-1)) + 1)
+        self._noted.append(_Noted(lsn, pages, self._links.starts[pages], self._links.counts[pages]))
         self._put(pages, links)
         self._lsn = lsn
 
@@ -120,17 +118,14 @@ class ShownLinks:
                 self.forget()
                 return
             noted = self._noted.pop()
-            self._live += int(np.maximum(noted.counts, 0).sum() - np.maximum(self._count[noted.pages], 0).sum())
-            self._start[noted.pages], self._count[noted.pages] = noted.start, noted.counts
+            self._links.put_back(noted.pages, noted.starts, noted.counts)
             self._lsn = noted.lsn - 1
 
     def _fill(self, lsn: int) -> None:
         self.forget()
         for links in self._load():
             some = links.select_rows(links.last_of_each())
-            pages = some.pages.astype(np.int64)
-            self._reserve(int(pages.max(initial=-1)) + 1)
-            self._put(pages, some)
+            self._put(some.pages.astype(np.int64), some)
         self.loaded, self._lsn = True, lsn
 
     def _put(self, pages: Int64s, links: PageLinks) -> None:
@@ -139,34 +134,8 @@ class ShownLinks:
         if len(links.far):
             owners = np.concatenate((np.repeat(rows, links.near_counts), np.repeat(rows, links.far_counts)))
             keys = np.concatenate((keys, _far_keys(links)))[np.argsort(owners, kind="stable")]
-        counts = (links.near_counts + links.far_counts).astype(np.int32)
-        self._live += len(keys) - int(np.maximum(self._count[pages], 0).sum())
-        end = self._used + len(keys)
-        if end > len(self._pool):
-            if end > 2 * self._live + POOL_MIN:
-                self._count[pages] = 0
-                self._compact()
-                end = self._used + len(keys)
-            self._pool = grown(self._pool, end)
-        self._pool[self._used : end] = keys
-        self._start[pages] = self._used + np.cumsum(counts, dtype=np.int64) - counts
-        self._count[pages] = counts
-        self._used = end
-
-    def _compact(self) -> None:
-        """Move the links together. Records noted before can't be undone then."""
-        rows = np.flatnonzero(self._count > 0)
-        counts = self._count[rows].astype(np.int64)
-        starts = np.cumsum(counts) - counts
-        positions = np.repeat(self._start[rows] - starts, counts) + np.arange(int(counts.sum()))
-        self._pool, self._used = self._pool[positions], len(positions)
-        self._start[rows] = starts
-        self._noted.clear()
-
-    def _reserve(self, pages: int) -> None:
-        if pages > (have := len(self._count)):
-            self._start, self._count = grown(self._start, pages), grown(self._count, pages)
-            self._count[have:] = NOT_KNOWN
+        if self._links.replace(pages, (links.near_counts + links.far_counts).astype(np.int32), keys):
+            self._noted.clear()  # These records can't be undone any more.
 
 
 def _far_keys(links: PageLinks) -> Uint32s:

@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 import redis
 from exact_readers import pagerank
+from link_pools import links_of
 from processes import wait_until
 
 from opic.errors import OpicError
@@ -173,7 +174,7 @@ def pagerank_kept(kept: KeptLinks, states: Sequence[PageStates]) -> dict[Place, 
     pairs = list[tuple[int, int]]()
     for page, number in at.items():
         shard, place = places[number]
-        links = kept.pool.links_of(page)
+        links = links_of(kept.pool, page)
         if links is not None and states[shard].state[place] & Flag.OPEN:
             pairs += [(number, at[target]) for target in links.tolist() if target in at]
     ends = np.array(pairs, np.int64).reshape(-1, 2)

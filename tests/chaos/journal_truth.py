@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import redis
+from link_pools import rows_of
 from plain_flow import exact, transitions
 
 from opic.model.cash import CLASS_BITS, MILLION, Flag
@@ -38,7 +39,7 @@ class Shard:
         assert effect.lsn == self.lsn + 1
         self.lsn, self.extra = effect.lsn, effect.books.extra
         self.prints += effect.fingerprints.tolist()
-        for page, near, far, _ in effect.kept().rows():
+        for page, near, far, _ in rows_of(effect.kept()):
             self.links[page] = [*(self.prints[link] for link in near.tolist()), *far.tolist()]
         for page, state in zip(effect.state_page.tolist(), effect.state.tolist(), strict=True):
             self.states[page] = state

@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 from hypothesis import strategies as st
+from link_pools import rows_of
 
 from opic.arrays import Uint16s, Uint32s, Uint64s
 from opic.model.cash import Flag
@@ -77,7 +78,7 @@ def stored_links(shard: Shard, replica: Replica) -> dict[int, tuple[Uint32s, Uin
     """Return by page what the store keeps of its links: ids, fingerprints and their shards."""
     found = {}
     for links in read_links(shard.client, shard.keys, replica.head.lsn, replica.state, replica.keeping.since):
-        for page, *parts in links.rows():
+        for page, *parts in rows_of(links):
             assert page not in found
             found[page] = tuple(parts)
     return found

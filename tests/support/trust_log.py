@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import networkx as nx
 import numpy as np
+from link_pools import put
 
 from opic.graph.flow import Flow
 from opic.graph.known_graph import KnownGraph
@@ -89,7 +90,7 @@ class TrustLog:
         """The coverage, from all links and weights at once."""
         numbers, pool = {url: number for number, url in enumerate(self.known)}, LinkPool()
         for url, links in self.links.items():
-            pool.put(numbers[url], np.array([numbers[link] for link in links], np.uint32))
+            put(pool, numbers[url], np.array([numbers[link] for link in links], np.uint32))
         trust = np.array([self.weights.get(url, 0.0) for url in numbers])
         fetched, gone = (np.array([url in some for url in numbers]) for some in (self.fetched, self.gone))
         graph = KnownGraph(pool)

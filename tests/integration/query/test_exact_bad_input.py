@@ -12,7 +12,7 @@ from linked_web import PAGES, Web
 from logs import record
 from servers import Server
 
-from opic.graph import link_pool
+from opic import arrays
 from opic.ingest import Writer
 from opic.model.events import EventLimits
 
@@ -25,7 +25,7 @@ SETTLE_SECONDS_MAX = 20.0  # Of a second or two, on a busy machine.
 def test_page_that_alternates_between_two_sets_of_links_takes_no_more_memory(
     valkey: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link_pool, "GARBAGE_MIN", 500)
+    monkeypatch.setattr(arrays, "GARBAGE_MIN", 500)
     web = Web(valkey, "alternates")
     sets = [[f"http://side{side}.org/{page}" for page in range(100)] for side in (0, 1)]
     for page in PAGES:

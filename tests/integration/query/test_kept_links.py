@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from link_pools import links_of
 from linked_web import PAGES, Web
 from logs import PARTITION
 from processes import wait_until
@@ -256,9 +257,9 @@ def test_page_that_became_known_after_the_copy_gets_its_in_links_later(valkey: S
         read = kept.catch_up(kept.check, copied)
         source = kept.numbers.number_of(*place_of(web, last))
         assert place_of(web, new) == (0, read.taken[0])
-        assert kept.pool.links_of(source) == [UNKNOWN_PAGE]
+        assert links_of(kept.pool, source) == [UNKNOWN_PAGE]
         kept.catch_up(kept.check, copied)
-        assert kept.pool.links_of(source) == [kept.numbers.number_of(*place_of(web, new))]
+        assert links_of(kept.pool, source) == [kept.numbers.number_of(*place_of(web, new))]
 
 
 def place_of(web: Web, url: str) -> Place:

@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import pytest
 import redis
+from link_pools import links_of
 from linked_web import PAGES, Web
 from same_state import small_blocks, stored_links
 from servers import Server
@@ -147,7 +148,7 @@ def test_segments_merged_during_a_read_are_read_again(valkey: Server, at: int) -
     live = set(plain(web))
     ids = {page.url: page.id for page in reader.crawl.pages()}
     for url in live:
-        links = [one.pool.links_of(one.numbers.number_of(0, ids[url])) for one in (reader, fresh)]
+        links = [links_of(one.pool, one.numbers.number_of(0, ids[url])) for one in (reader, fresh)]
         expected = sorted(reader.numbers.number_of(0, ids[to]) for to in set(web.links[url]))
         assert [sorted(some.tolist()) for some in links if some is not None] == [expected, expected]
 

@@ -5,10 +5,11 @@ import pytest
 from example_counts import examples
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from link_pools import links_of, put
 from plain_flow import exact, residual, returns, transitions
 
+from opic import arrays
 from opic.arrays import Uint32s
-from opic.graph import link_pool
 from opic.graph.flow import Flow
 from opic.graph.known_graph import KnownGraph
 from opic.graph.link_pool import UNKNOWN_PAGE, LinkPool
@@ -42,8 +43,8 @@ class ChangingGraph(RuleBasedStateMachine):
         links = sorted(shown - {page}) + [PAGES] * (unknown and not rare)
         self.links[page] = links
         packed = np.array([UNKNOWN_PAGE if target == PAGES else target for target in links], np.uint32)
-        self.replaced.setdefault(page, None if (old := self.pool.links_of(page)) is None else old.copy())
-        self.pool.put(page, packed)
+        self.replaced.setdefault(page, None if (old := links_of(self.pool, page)) is None else old.copy())
+        put(self.pool, page, packed)
         for target in shown | {page}:
             self.weight.setdefault(target, 1.0)
         self.gone -= shown | {page}
@@ -123,5 +124,5 @@ TestChangingGraph.settings = examples(150, stateful_step_count=25)
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_pool, "GARBAGE_MIN", 10)
-    monkeypatch.setattr(link_pool, "LINKS_AT_ONCE", 5)
+    monkeypatch.setattr(arrays, "GARBAGE_MIN", 10)
+    monkeypatch.setattr(arrays, "VALUES_AT_ONCE", 5)

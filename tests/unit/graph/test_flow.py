@@ -3,6 +3,7 @@
 import networkx as nx
 import numpy as np
 import pytest
+from link_pools import put
 from plain_flow import exact, transitions
 
 from experiments.recorded_graphs import load_graph
@@ -43,7 +44,7 @@ def test_importance_is_pagerank_within_the_bound_at_every_part_of_a_crawl(name: 
         for page in sorted(due, key=lambda page: -flow.residual[page])[:BATCH]:
             links = recorded.links_of(page).astype(np.uint32)
             read[page], replaced[page] = True, None
-            pool.put(page, links)
+            put(pool, page, links)
             whole.add_edges_from((page, to) for to in links.tolist())
     assert looks >= 4
     assert flow.check() < 1e-12
@@ -54,7 +55,7 @@ def test_damping_near_1_does_not_make_settling_endless() -> None:
     pages, pool, steps = 6, LinkPool(), 0
     links = {page: [(page + 1) % pages, (page + 2) % pages] for page in range(pages - 1)} | {pages - 1: [0]}
     for page, shown in links.items():
-        pool.put(page, np.array(sorted(shown), np.uint32))
+        put(pool, page, np.array(sorted(shown), np.uint32))
 
     class Counted(Flow):
         def _bound(self, waiting: Float64s) -> float:

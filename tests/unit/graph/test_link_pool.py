@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from link_pools import links_of
 
-from opic.graph import link_pool
+from opic import arrays
 from opic.graph.link_pool import UNKNOWN_PAGE, LinkPool
 from opic.graph.pooled_matrix import PooledMatrix
 
@@ -11,8 +12,8 @@ PAGES = 30
 
 
 def test_pool_has_the_links_and_in_links_of_a_dict_through_many_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_pool, "GARBAGE_MIN", 10)
-    monkeypatch.setattr(link_pool, "LINKS_AT_ONCE", 3)
+    monkeypatch.setattr(arrays, "GARBAGE_MIN", 10)
+    monkeypatch.setattr(arrays, "VALUES_AT_ONCE", 3)
     pool, seen, draw = LinkPool(), dict[int, list[int]](), np.random.default_rng(7)
     for step in range(300):
         pages = draw.choice(20, draw.integers(1, 4), replace=False)
@@ -31,7 +32,7 @@ def test_pool_has_the_links_and_in_links_of_a_dict_through_many_changes(monkeypa
             continue
         sources = {to: sorted(page for page, links in seen.items() if to in links) for to in range(PAGES)}
         for page in range(PAGES):
-            links = pool.links_of(page)
+            links = links_of(pool, page)
             assert (links is None) == (page not in seen)
             assert links is None or links.tolist() == seen[page]
             assert pool.to(page).tolist() == sources[page]
@@ -43,7 +44,7 @@ def test_links_to_pages_without_a_number_are_only_counted() -> None:
     pool = LinkPool()
     pages, counts = np.array([4, 2, 7]), np.array([2, 0, 3], np.uint32)
     pool.put_many(pages, counts, np.array([9, UNKNOWN_PAGE, UNKNOWN_PAGE, 1, UNKNOWN_PAGE], np.uint32))
-    assert [pool.links_of(page).tolist() for page in (4, 2, 7)] == [[9, UNKNOWN_PAGE], [], [1] + 2 * [UNKNOWN_PAGE]]  # type: ignore[union-attr]
+    assert [links_of(pool, page).tolist() for page in (4, 2, 7)] == [[9, UNKNOWN_PAGE], [], [1] + 2 * [UNKNOWN_PAGE]]  # type: ignore[union-attr]
     assert (pool.unknown, pool.used, pool.linked_end) == ({4: 1, 7: 2}, 2, 10)
     assert pool.to(9).tolist() == [4]
     with pytest.raises(ValueError, match="page 9, the matrix is to have 9"):

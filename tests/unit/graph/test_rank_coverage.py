@@ -5,6 +5,7 @@ import pytest
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from link_pools import put
 
 from opic.graph.flow import Flow
 from opic.graph.known_graph import KnownGraph
@@ -71,7 +72,7 @@ def test_bound_is_never_above_the_truth_whatever_the_other_pages_link_to(
     trust, pool, seen = np.array(weights), LinkPool(), Links()
     flow = TrustFlow(DAMPING, pool)
     for number, (page, targets) in enumerate([*reads, (0, [1])]):
-        pool.put(page, np.array(targets, np.uint32))
+        put(pool, page, np.array(targets, np.uint32))
         seen[page] = targets
         now_gone = gone if number % 2 else set[int]()
         here = trust if number % 3 else np.where(np.arange(PAGES) == min(set(range(PAGES)) - gone), 1.0, trust)
@@ -94,8 +95,8 @@ def test_bound_is_never_above_the_truth_whatever_the_other_pages_link_to(
 def test_bound_is_reached_by_the_worst_possible_pages() -> None:
     """A trusted page links to itself no more than to two others; if these keep all visitors, the bound is the truth."""
     flow = TrustFlow(0.5, pool := LinkPool())
-    pool.put(0, np.array([1, 2], np.uint32))
-    pool.put(1, np.array([0], np.uint32))
+    put(pool, 0, np.array([1, 2], np.uint32))
+    put(pool, 1, np.array([0], np.uint32))
     found = flow.settle(np.array([1.0, 0, 0]), np.array([True, True, False]), np.zeros(3, bool))
     # Page 0 has 1 / (1 - 1/8) visits, page 1 a quarter of that, and page 2 gets as much, which lasts twice as long.
     assert found.coverage == pytest.approx(1.25 / 1.75, abs=1e-5)
@@ -104,8 +105,8 @@ def test_bound_is_reached_by_the_worst_possible_pages() -> None:
 
 def test_link_to_a_page_without_a_number_is_not_covered() -> None:
     flow = TrustFlow(0.5, pool := LinkPool())
-    pool.put(0, np.array([1, UNKNOWN_PAGE], np.uint32))
-    pool.put(1, np.array([], np.uint32))
+    put(pool, 0, np.array([1, UNKNOWN_PAGE], np.uint32))
+    put(pool, 1, np.array([], np.uint32))
     found = flow.settle(np.array([1.0, 0]), np.array([True, True]), np.zeros(2, bool))
     assert found.coverage == pytest.approx(1.25 / (1.25 + 0.5), abs=1e-5)
 
@@ -113,8 +114,8 @@ def test_link_to_a_page_without_a_number_is_not_covered() -> None:
 def test_trust_of_pages_not_named_may_all_be_elsewhere() -> None:
     """Theorem 3 of Cho and Schonfeld: of seeds with a trust of 1 - delta, no more can be guaranteed."""
     flow = TrustFlow(DAMPING, pool := LinkPool())
-    pool.put(0, np.array([1], np.uint32))
-    pool.put(1, np.array([0], np.uint32))
+    put(pool, 0, np.array([1], np.uint32))
+    put(pool, 1, np.array([0], np.uint32))
     found = flow.settle(np.array([3.0, 0.0]), np.array([True, True]), np.zeros(2, bool)).named(0.1)
     assert found.coverage == pytest.approx(0.9, abs=1e-5)
     assert found.coverage <= 0.9
@@ -125,7 +126,7 @@ def test_trust_of_pages_not_named_may_all_be_elsewhere() -> None:
 def test_flow_that_stops_early_goes_on_with_the_next_call() -> None:
     flow = TrustFlow(DAMPING, pool := LinkPool())
     for page in range(90):
-        pool.put(page, np.array([(page + 1) % 90], np.uint32))
+        put(pool, page, np.array([(page + 1) % 90], np.uint32))
     trust, fetched, gone = np.eye(90)[0], np.ones(90, bool), np.zeros(90, bool)
     bounds = [flow.settle(trust, fetched, gone, links_max=8).coverage for _ in range(200)]  # A step each
     assert bounds == sorted(bounds)

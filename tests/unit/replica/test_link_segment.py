@@ -5,6 +5,7 @@ import pytest
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from link_pools import rows_of
 
 from opic.errors import StoreDamaged
 from opic.model.page_links import NO_LINKS, PageLinks
@@ -36,7 +37,7 @@ def links_of(web: Plain) -> PageLinks:
 
 def web_of(links: PageLinks) -> Plain:
     found: Plain = {}
-    for page, near, prints_, shards in links.rows():
+    for page, near, prints_, shards in rows_of(links):
         assert near.tolist() == sorted(set(near.tolist()))
         found[page] = set(near.tolist()), set(zip(prints_.tolist(), shards.tolist(), strict=True))
     return found
@@ -123,4 +124,4 @@ def test_rows_are_joined_selected_and_split_like_lists(parts: list[Plain], data:
 
 
 def web_rows(links: PageLinks) -> list[tuple[int, list[int], list[int], list[int]]]:
-    return [(page, *(part.tolist() for part in parts)) for page, *parts in links.rows()]  # type: ignore[misc]
+    return [(page, *(part.tolist() for part in parts)) for page, *parts in rows_of(links)]  # type: ignore[misc]

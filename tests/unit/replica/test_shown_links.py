@@ -7,8 +7,8 @@ from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from opic import arrays
 from opic.model.page_links import PageLinks
-from opic.replica import shown_links
 from opic.replica.shown_links import FIRST, OTHER, SAME, ShownLinks
 
 PAGES = st.integers(0, 5)
@@ -71,7 +71,7 @@ def test_new_links_are_those_that_the_last_read_did_not_show(
 ) -> None:
     confirmed = dict(stored)
     shown = ShownLinks(lambda: [links_of([(page, *links)]) for page, links in confirmed.items()])
-    with_minimum, shown_links.POOL_MIN = shown_links.POOL_MIN, 0 if small else shown_links.POOL_MIN  # type: ignore[misc]
+    with_minimum, arrays.GARBAGE_MIN = arrays.GARBAGE_MIN, 0 if small else arrays.GARBAGE_MIN  # type: ignore[misc]
     try:
         lsn = 0
         for reads, refused in records:
@@ -84,7 +84,7 @@ def test_new_links_are_those_that_the_last_read_did_not_show(
             else:
                 confirmed, lsn = after, lsn + 1
     finally:
-        shown_links.POOL_MIN = with_minimum  # type: ignore[misc]
+        arrays.GARBAGE_MIN = with_minimum  # type: ignore[misc]
 
 
 def test_nothing_is_loaded_before_links_differ() -> None:
@@ -108,5 +108,6 @@ def test_table_takes_at_most_twice_what_its_links_take() -> None:
             (int(page), set(rng.integers(0, 1 << 20, 40).tolist()), set()) for page in rng.integers(0, pages, 100)
         ]
         shown.note(lsn, links_of(reads))
-    assert shown._used <= 2 * shown._live + shown_links.POOL_MIN + 100 * 40
-    assert len(shown._pool) <= 2 * (2 * shown._live + shown_links.POOL_MIN)
+    live = int(np.maximum(shown._links.counts, 0).sum())
+    assert shown._links.used <= 2 * live + arrays.GARBAGE_MIN + 100 * 40
+    assert len(shown._links.values) <= 2 * (2 * live + arrays.GARBAGE_MIN)
