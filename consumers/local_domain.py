@@ -113,7 +113,6 @@ def _tell(estimator: "Estimator", health: LocalHealth) -> None:
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
     from opic.cli.local_rank import RETRY_SECONDS
 
     parser = argparse.ArgumentParser(prog="python -m consumers.local_domain", description=__doc__.partition("\n")[0])

@@ -79,7 +79,6 @@ class PublicTransport(httpx.AsyncBaseTransport):
         return await self._send(request, host, last)
 
     async def aclose(self) -> None:
-        """Close all connections."""
         await self._plain.aclose()
 
     async def _send(

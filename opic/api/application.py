@@ -81,7 +81,6 @@ class Application:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         assert scope["type"] == "http"
         started, status, method = time.perf_counter(), 0, scope["method"]
         # A GET route answers HEAD too; the server leaves the body out.

@@ -141,7 +141,6 @@ class Wire(HttpToolsProtocol):
         self.cycle = None  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        """Parse received data."""
         if self._refused is not None or self.transport.is_closing():
             return
         self._unset_keepalive_if_required()

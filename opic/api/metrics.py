@@ -182,7 +182,6 @@ class Told(Collector):
         self._tell = tell
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics."""
         return self._tell()
 
 

@@ -156,11 +156,9 @@ class Problem(Exception):
 
     @property
     def phrase(self) -> str:
-        """The HTTP reason phrase of the status."""
         return HTTPStatus(self.status).phrase
 
     def members(self, request_id: str | None = None) -> dict[str, object]:
-        """Return the members of the problem details."""
         title = KINDS[self.kind][1]
         members = {
             "type": f"urn:opic:problem:{self.kind}",
@@ -172,7 +170,6 @@ class Problem(Exception):
         return {**members, **{name: value for name, value in more.items() if value}}
 
     def response(self, request_id: str | None = None) -> "Json":
-        """Return the problem as an HTTP response."""
         return Json(self.members(request_id), self.status, self.headers, MEDIA_TYPE)
 
 

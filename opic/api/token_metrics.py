@@ -19,7 +19,6 @@ class TokenCollector(Collector):
         self._tokens = tokens
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics."""
         if self._tokens is None:
             return
         yield Gauge("opic_tokens", "Tokens that this endpoint takes, with OPIC_API_TOKEN.", len(self._tokens.tokens))

@@ -62,7 +62,6 @@ class ArchiveEvents:
         self._links, self._originals = LinkReader(drop_nofollow=drop_nofollow), Originals()
 
     def close(self) -> None:
-        """End the process that reads HTML."""
         self._links.close()
         self._originals.close()
 

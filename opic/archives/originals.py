@@ -48,7 +48,6 @@ class Originals:
         self._files = list[ArchiveFile]()
 
     def close(self) -> None:
-        """Forget them."""
         self._rows.close()
 
     def put(self, file: ArchiveFile, capture: Capture, *, latest: bool) -> None:

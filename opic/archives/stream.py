@@ -192,7 +192,6 @@ class PlainStream(ArchiveStream):
     packed = False
 
     def seek(self, target: Place) -> None:
-        """Read on from a place."""
         super().seek(target)
         self._file.seek(target.unpacked)
 
@@ -227,7 +226,6 @@ class PackedStream(ArchiveStream):
         super().__init__(file)
 
     def seek(self, target: Place) -> None:
-        """Read on from a place."""
         super().seek(Place(target.member, 0))
         self._stream: DecodedStream | None = None
         self._input, self._input_at, self._input_offset = b"", 0, target.member

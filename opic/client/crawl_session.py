@@ -89,7 +89,6 @@ class CrawlSession:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """End the session; see `aclose`."""
         await self.aclose()
 
     # What is queued.

@@ -231,7 +231,6 @@ class Awaited(Connected[httpx.AsyncBaseTransport]):
         return self
 
     async def __aexit__(self, *raised: Any) -> None:
-        """Close all connections."""
         await self._http.__aexit__(*raised)
 
     async def aclose(self) -> None:

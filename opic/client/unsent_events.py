@@ -50,7 +50,6 @@ class UnsentEvents:
         return self._count >= EVENTS_MAX or self._bytes >= BYTES_MAX
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Append an event."""
         packed = msgspec.msgpack.encode(event)
         self._open.append(packed)
         self._count += 1

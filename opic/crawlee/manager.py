@@ -98,7 +98,6 @@ class OpicRequestManager(RequestManager):
     # What Crawlee asks for.
 
     async def get_handled_count(self) -> int:
-        """Return how many requests were handled."""
         return self._handled
 
     async def get_total_count(self) -> int:

@@ -52,7 +52,6 @@ class RequestWork:
 
 
 def put(requests: deque[Request], request: Request, forefront: bool) -> None:
-    """Add a request to a queue."""
     requests.appendleft(request) if forefront else requests.append(request)
 
 
@@ -67,7 +66,6 @@ def identity_of(request: Request) -> int:
 
 
 def host_asked(url: str) -> str:
-    """Return the host that a request asks."""
     page = canonical_or_none(url)
     return host_of_any(url) or "" if page is None else host_of(page)
 

@@ -67,7 +67,6 @@ class LinkProcess:
             return reply
 
     async def aclose(self) -> None:
-        """End the process."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
@@ -121,7 +120,6 @@ class LinkReader:
         return links
 
     def close(self) -> None:
-        """End the process."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

@@ -63,7 +63,6 @@ class BlocksCall:
 
     @property
     def command(self) -> list[Any]:
-        """The command to send."""
         return of_call("blocks", self.keys, *self.arguments)
 
 
@@ -167,7 +166,6 @@ class Checkpointer:
     # Writing blocks.
 
     def due(self) -> bool:
-        """Return whether it is time to write blocks."""
         return self._looked_bytes * LOOKS_A_BUDGET >= self.budget
 
     def write(self, head: Head, *, everything: bool = False) -> list[BlocksCall | LinksCall]:

@@ -119,7 +119,6 @@ def _backwards(shard: Shard, value_bytes_max: int | None) -> Iterator[Letter]:
 
 
 def remove(shard: Shard, letters: Iterable[Letter]) -> None:
-    """Delete letters from a shard."""
     if ids := [letter.id for letter in letters]:
         with store_errors():
             shard.client.xdel(shard.keys.dead, *ids)

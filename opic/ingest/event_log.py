@@ -58,13 +58,11 @@ class AppendTerms:
     limits: EventLimits
 
     def pack(self) -> bytes:
-        """Serialise the terms for the store."""
         packed: bytes = msgpack.packb((self.time_us, self.limits.links_max, self.limits.url_bytes_max))
         return packed
 
     @classmethod
     def unpack(cls, packed: bytes) -> "AppendTerms":
-        """Deserialise terms packed by `pack`."""
         time_us, links_max, url_bytes_max = msgpack.unpackb(packed)
         return cls(time_us, EventLimits(links_max, url_bytes_max))
 
@@ -287,7 +285,6 @@ class EventLog:
             return int(self.client.get(self.keys.end) or 0)
 
     def ends(self, named: Iterable[str] = ()) -> Positions:
-        """Return the end offset by partition."""
         return {self.partition: self.end()}
 
     def missing(self) -> Mapping[str, int]:
@@ -295,7 +292,6 @@ class EventLog:
         return {}
 
     def close(self) -> None:
-        """Close all connections."""
         self.client.close()
 
     def read(self, offset: int, count: int, wait_seconds: float = 0.0) -> list[Record]:

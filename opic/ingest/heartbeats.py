@@ -47,7 +47,6 @@ class Heartbeat:
         self._said = time.monotonic()
 
     def end(self) -> None:
-        """Say that this worker has ended."""
         with store_errors():
             self._client.hdel(self._key, self._field)
 

@@ -104,7 +104,6 @@ class LinkKeeper:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything."""
         self._waiting: deque[_Waiting] = deque()
         self._weight = self._journal_bytes = 0  # Of what waits.
         self._gone: deque[tuple[int, Uint32s]] = deque()  # By record: pages that went away, or were forgotten.

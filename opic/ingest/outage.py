@@ -16,7 +16,6 @@ class Outage:
     """
 
     def __init__(self, log: logging.Logger) -> None:
-        """Log to `log`; there is no outage yet."""
         self._log, self._lock = log, threading.Lock()
         self._since: float | None = None
         self._kinds: set[type[Exception]] = set()

@@ -114,7 +114,6 @@ class LogSource:
         return self._until is not None and self._begin() >= self._until
 
     def poll(self, wait_seconds: float) -> list[Taken]:
-        """Return the next records."""
         since = self._begin()
         records = self._source.read(since, RECORDS_A_READ, wait_seconds=wait_seconds)
         if not records:

@@ -41,7 +41,6 @@ class HealthAnswers(Collector):
         self._metrics = make_wsgi_app(self.registry)
 
     def answer(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer a request (WSGI)."""
         path = environ.get("PATH_INFO")
         if path == "/metrics":
             body: Iterable[bytes] = self._metrics(environ, start_response)
@@ -57,7 +56,6 @@ class HealthAnswers(Collector):
         return [text.encode() + b"\n"]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the gauges with their current values."""
         build = GaugeMetricFamily("opic_build_info", "Always 1; the label has the running version.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
@@ -84,7 +82,6 @@ class Health(HealthAnswers, WorkerWatch):
         self._backoffs = counter("opic_worker_backoffs", "Waits because the store or Kafka was unavailable.")
 
     def stepped(self, step: Step) -> None:
-        """Count a step."""
         self._steps.observe(step.seconds)
         self._step_events.observe(step.events)
         self._round_trips.inc(step.round_trips)
@@ -92,27 +89,22 @@ class Health(HealthAnswers, WorkerWatch):
         self._misses.inc(step.links - step.cached)
 
     def took(self, taken: Taken) -> None:
-        """Count the events of records."""
         self._events.labels(taken.partition).inc(taken.rough_events)
 
     def delivered(self, entries: int) -> None:
-        """Count deliveries between shards."""
         self._deliveries.inc(entries)
 
     def well(self, source: RecordSource) -> None:
-        """Become ready and record the lag."""
         self._lag = source.lag()
         if self.reason is not None:
             log.info("ready")
         self.reason = None
 
     def away(self, reason: str) -> None:
-        """Become not ready, for the given reason."""
         self._backoffs.inc()
         self.reason = reason
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the gauges with their current values."""
         yield from super().collect()
         yield GaugeMetricFamily(
             "opic_worker_ready", "1 if the store and Kafka answer, else 0.", int(self.reason is None)

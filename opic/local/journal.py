@@ -90,7 +90,6 @@ class Journal(AbstractContextManager["Journal"]):
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
 

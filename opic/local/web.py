@@ -97,13 +97,11 @@ class WebFetcher(AbstractContextManager["WebFetcher"]):
         self.close()
 
     def close(self) -> None:
-        """Close all connections."""
         self._runner.run(self._web.aclose())
         self._runner.run(self._links.aclose())
         self._runner.close()
 
     def fetch(self, urls: Sequence[str], took: Callable[[CrawlEvent], object], stopped: Callable[[], bool]) -> None:
-        """Fetch pages; see `Fetcher.fetch`."""
         self._runner.run(self._fetch(urls, took, stopped))
 
     async def _fetch(

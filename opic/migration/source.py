@@ -35,7 +35,6 @@ class Source:
     """A living crawl that is being moved."""
 
     def __init__(self, crawl: Crawl) -> None:
-        """Take an open crawl."""
         self.crawl, self.client = crawl, crawl.client
         self._first = crawl.shards[0].keys
         self._meta, self._drain = self._first.meta, self._first.drain

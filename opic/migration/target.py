@@ -43,7 +43,6 @@ class Target:
     """The store of the new crawl, while nobody else may open it."""
 
     def __init__(self, client: Client, crawl: str, rules: CrawlRules, shards: int, token: str) -> None:
-        """Write nothing yet."""
         self.client, self.rules, self.token = client, rules, token
         self.keys = [Keys(crawl, number) for number in range(shards)]
         self._segments: list[list[int]] = [[] for _ in self.keys]  # Bytes, by number from 1 on.

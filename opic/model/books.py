@@ -133,7 +133,6 @@ class Books:
         return by_weight(self.credit, self.extra[slot])
 
     def credits(self) -> list[int]:
-        """Return `credit_of` each class."""
         if self.extra == NONE_BY_CLASS:
             return [self.credit] * CLASSES_MAX
         return [self.credit_of(slot) for slot in range(CLASSES_MAX)]
@@ -148,11 +147,9 @@ class Books:
             self.open_by = _moved(self.open_by, slot, opened)
 
     def live_of(self, slot: int) -> int:
-        """Return the live pages of a class."""
         return self.live_by[slot] if slot else self.live - sum(self.live_by)
 
     def open_of(self, slot: int) -> int:
-        """Return the open pages of a class."""
         return self.open_by[slot] if slot else self.open - sum(self.open_by)
 
     def has_room(self, grains: int, floor: int = -DEBT_MAX) -> bool:

@@ -64,7 +64,6 @@ class CrawlRules:
 
     @cached_property
     def normalization(self) -> Normalization:
-        """The normalization rules of URLs."""
         return Normalization.of(self.normalize)
 
     def round_grains(self, live: int) -> int:

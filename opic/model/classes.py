@@ -357,7 +357,6 @@ class WeightClasses:
         return tuple(extra)
 
     def pack(self) -> bytes:
-        """Serialise the classes for the store."""
         placed: object = [(slot, asdict(definition)) for slot, definition in self.placed]
         packed: bytes = msgpack.packb({"v": self.version, "k": self.known, "p": placed} if self.version else placed)
         return packed

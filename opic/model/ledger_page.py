@@ -92,7 +92,6 @@ class LedgerPage:
 
     @property
     def slot(self) -> int:
-        """The page's class."""
         return self.state & CLASS_BITS
 
 

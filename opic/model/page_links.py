@@ -46,12 +46,10 @@ class PageLinks:
 
     @classmethod
     def none_of(cls, pages: Uint32s) -> "PageLinks":
-        """Return that pages have no links."""
         none = np.zeros(len(pages), np.uint32)
         return cls(pages, none, _NO_IDS, none, NO_LINKS.far, NO_LINKS.far_shards)
 
     def select_rows(self, rows: Int64s) -> "PageLinks":
-        """Return the given rows, in the given order."""
         return self._at(rows, picked(self.near_counts, rows), picked(self.far_counts, rows))
 
     def weights(self) -> Int64s:

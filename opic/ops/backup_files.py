@@ -91,7 +91,6 @@ class _Manifest(_Formats, forbid_unknown_fields=True):
 
 
 def parts_of(shard: int) -> tuple[str, ...]:
-    """Return the parts of a shard's backup."""
     return PARTS if shard == LOG_SHARD else PARTS[:-1]
 
 
@@ -111,7 +110,6 @@ class PartFile:
         self._put({"format": BACKUP_FORMAT, "id": backup_id, "shard": shard, "part": part})
 
     def put(self, value: object) -> None:
-        """Add a value."""
         self._put(value)
         self.values += 1
 

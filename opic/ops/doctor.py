@@ -125,7 +125,6 @@ def _tokens(settings: Settings) -> Finding:
 
 
 def _kafka(settings: Settings) -> Iterator[Finding]:
-    """Check the topics."""
     from opic.ingest.kafka import KafkaCluster, topics
     from opic.ingest.kafka.connection import slow_checksums
 

@@ -288,7 +288,6 @@ def _put_csv(text: TextIO, columns: Sequence[str], batch: Columns) -> None:
 
 
 def _put_json(text: TextIO, columns: Sequence[str], batch: Columns) -> None:
-    """Add rows to a file of JSON Lines."""
     rows = zip(*_readable(columns, batch), strict=True)
     lines = msgspec.json.Encoder().encode_lines([dict(zip(columns, row, strict=True)) for row in rows])
     text.write(lines.decode())

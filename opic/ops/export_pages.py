@@ -102,7 +102,6 @@ class CrawlPicture:
 
     @property
     def pages(self) -> int:
-        """The number of rows."""
         return int(self.rows.max(initial=-1)) + 1
 
     def batches(self) -> Iterator[Batch]:

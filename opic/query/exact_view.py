@@ -60,7 +60,6 @@ class ExactView(CrawlPages, Ranked):
         return None if self.state[position] & Flag.GONE else float(self.shares[position])
 
     def knows(self, shard_page: Place) -> bool:
-        """Return whether this state has the page."""
         position = int(self.starts[shard_page[0]]) + shard_page[1]
         return position < self.starts[shard_page[0] + 1] and bool(self.state[position] & Flag.KNOWN)
 

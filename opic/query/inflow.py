@@ -186,7 +186,6 @@ class _Part:
 
     @classmethod
     def of(cls, query: Query, shown: Snapshot | ExactView, wanted: _Wanted) -> "_Part":
-        """Find the pages."""
         area = wanted.area
         listed = _positions(query, shown, area.urls)
         inside = _inside(shown, area, listed)

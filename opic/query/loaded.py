@@ -97,7 +97,6 @@ class LoadedImportance:
     """The loaded importance of a crawl, read when a question needs it: 4 bytes a page. Thread-safe."""
 
     def __init__(self, crawl: Crawl) -> None:
-        """Read nothing yet."""
         self._crawl = crawl
         self._lock = threading.Lock()
         self._about: LoadedAbout | None = None

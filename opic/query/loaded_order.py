@@ -25,7 +25,6 @@ class LoadedOrder:
     name: Final = LOADED
 
     def __init__(self, snapshots: Snapshots) -> None:
-        """Read nothing yet."""
         self._snapshots = snapshots
         self._view: FetchView | None = None
         self._lock = threading.Lock()

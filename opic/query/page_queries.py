@@ -78,7 +78,6 @@ class _Looked:
     rank_as_of: float | None  # except the ranks, if this is not None.
 
     def static(self, urls: Sequence[str]) -> ImportanceAnswer:
-        """Return the answer under the static policy."""
         return ImportanceAnswer([self.entries.get(url) for url in urls], self.as_of, self.rank_as_of)
 
     def exact(
@@ -99,7 +98,6 @@ class _Looked:
         return ImportanceAnswer([own.get(url) for url in urls], min(self.as_of, view.as_of), None)
 
     def windowed(self, urls: Sequence[str], policy: str, span: Window, snapshots: Snapshots) -> ImportanceAnswer:
-        """Return the answer under a window policy."""
         said = {"policy": policy, "window": span.shown()}
         own = {url: {**self.entries[url], **said} for url in urls if url in self.entries}
         snapshot, view = snapshots.view(policy, span)

@@ -29,7 +29,6 @@ class Query(PageQuery):
     def top(
         self, n: int = 100, domain: str | None = None, policy: str | None = None, window: float | str | None = None
     ) -> list[dict[str, object]]:
-        """Return the first pages of `top_from`."""
         pages: list[dict[str, object]] = self.top_from(n, domain, policy, window)["pages"]
         return pages
 

@@ -163,7 +163,6 @@ class Unsettled:
         return None if moved is None else moved.told(as_of)
 
     def forget(self) -> None:
-        """Drop the view."""
         self._moved = None
 
     def begin(self, shard: int) -> None:

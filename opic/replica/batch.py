@@ -156,7 +156,6 @@ class Batch:
     # One record at a time. Each method corresponds to one of opic.model.ledger.
 
     def _work_through(self) -> None:
-        """Process the records in order."""
         books, pays = self.books, self.context.shards == 1
         for index, item in enumerate(self.items):
             time_us = item.record.time_us
@@ -190,7 +189,6 @@ class Batch:
             self.next_entry_rounds = self.entry.rounds + ENTRY_ROUNDS
 
     def _fetched(self, event: CheckedEvent, index: int, time_us: int) -> None:
-        """Process a crawl event."""
         books, outcome, page = self.books, event.outcome, self.pages[self.named.own[index]]
         new = self.named.new_by_event[index]
         if not page.state:
@@ -404,7 +402,6 @@ class Batch:
     # The result.
 
     def _finish(self) -> None:
-        """Build the effect."""
         replica, named = self.replica, self.named
         reads = list(zip(*self.reads, strict=True)) if self.reads else [()] * 8
         if self.far_owed or self.grants or self.placed:

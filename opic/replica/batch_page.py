@@ -25,7 +25,6 @@ class BatchPage:
 
     @property
     def slot(self) -> int:
-        """The page's class."""
         return self.state & CLASS_BITS
 
 

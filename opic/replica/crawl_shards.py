@@ -112,7 +112,6 @@ class CrawlShards:
         return [books_of(stored) for stored in self.ask([["HGETALL", shard.keys.books] for shard in self.shards])]
 
     def totals(self) -> Books:
-        """Return the books of the whole crawl."""
         return Books.merged(self.books(), self.rules)
 
     def waiting(self) -> int:

@@ -259,12 +259,10 @@ def pack_bits(flags: Bools) -> Uint8s:
 
 
 def unpack_bits(packed: Uint8s, count: int) -> Bools:
-    """Unpack flags packed by `pack_bits`."""
     return np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)
 
 
 def digest_of(record: bytes) -> bytes:
-    """Return the digest of a packed record."""
     return blake2b(record, digest_size=DIGEST_BYTES).digest()
 
 

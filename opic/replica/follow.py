@@ -236,7 +236,6 @@ class Follower:
 
 
 def head_of(stored: Sequence[bytes | None]) -> Head:
-    """Parse a stored head."""
     lsn, digest = stored
     return Head(int(lsn), digest) if lsn is not None and digest is not None else NO_HEAD
 

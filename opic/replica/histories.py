@@ -80,13 +80,11 @@ class Histories:
         self.slots.reserve(1)
 
     def reserve(self, count: int) -> None:
-        """Make room for `count` rows."""
         self.rows.reserve(count)
         if self.rules.continuous:
             self.anchors.reserve(count)
 
     def add(self, count: int) -> Uint32s:
-        """Add rows and return their numbers."""
         first, self.count = self.count, self.count + count
         self.reserve(self.count)
         return np.arange(first, self.count, dtype=np.uint32)

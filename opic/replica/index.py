@@ -253,7 +253,6 @@ class _Column:
         self._copied = 0  # Number of rows copied to `_next`.
 
     def extend(self, fingerprints: Uint64s) -> None:
-        """Add pages."""
         used = self.pages + 1
         stop = used + len(fingerprints)
         if stop > COPY_FROM * len(self.rows):
@@ -266,7 +265,6 @@ class _Column:
         self.pages = stop - 1
 
     def truncate(self, count: int) -> None:
-        """Keep only the first `count` pages."""
         self.pages = count
         self._copied = min(self._copied, count + 1)
 

@@ -33,7 +33,6 @@ class Input:
     previous: bytes | None = None
 
     def decoded(self, limits: EventLimits) -> Sequence[CheckedEvent]:
-        """Return the decoded events."""
         if self.events is None:
             self.events = decode_events(self.partition, self.record, limits)
         return self.events

@@ -46,7 +46,6 @@ class LinkList(NamedTuple):
 
     @classmethod
     def of(cls, fields: Sequence[bytes | None]) -> "LinkList":
-        """Parse LIST_FIELDS."""
         version, lsn, live, size, merges = fields
         numbers: list[int] = np.frombuffer(live or b"", "<u4").tolist()
         return cls(int(version or 0), int(lsn or 0), tuple(numbers), int(size or 0), int(merges or 0))
@@ -56,13 +55,11 @@ class LinkList(NamedTuple):
         return self if self.lsn >= since - 1 else self._replace(lsn=since - 1, live=(), size=0)
 
     def fields(self) -> dict[str, Any]:
-        """Return LIST_FIELDS with their values."""
         live = np.array(self.live, "<u4").tobytes()
         return dict(zip(LIST_FIELDS, (self.version, self.lsn, live, self.size, self.merges), strict=True))
 
 
 def read_list(client: Client, keys: Keys) -> LinkList:
-    """Read which segments there are."""
     with store_errors():
         return LinkList.of(client.hmget(keys.link_segments, LIST_FIELDS))
 

@@ -38,7 +38,6 @@ class UrlTail:
         self.first = self.end = first
 
     def append(self, count: int, packed: bytes) -> None:
-        """Add the URLs of the next pages."""
         if count:
             self._chunks.append(_Chunk(self.end, count, packed))
             self.end += count

@@ -79,7 +79,6 @@ class PropertyMean:
     without: float
 
     def shown(self) -> dict[str, Any]:
-        """Return it as JSON."""
         estimate = self.estimate
         return {
             "of": self.page_property.written,
@@ -99,7 +98,6 @@ class PropertyShares:
     others: float
 
     def shown(self) -> dict[str, Any]:
-        """Return it as JSON."""
         values = [
             {"value": value, "share": share.share, "interval": [share.low, share.high]}
             for value, share in self.values.items()

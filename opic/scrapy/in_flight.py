@@ -36,7 +36,6 @@ def page_of(request: Request) -> str | None:
 
 
 def host_asked(request: Request) -> str:
-    """Return the host that a request asks."""
     page = canonical_or_none(request.url)
     return host_pace.host_of(request.url) or "" if page is None else host_of(page)
 
@@ -64,7 +63,6 @@ class Fetch:
         self.event, self.body = {"status": 0, "fetched_at": time.time(), **said}, b""
 
     def answered(self, request: Request, response: Response) -> None:
-        """Note an answer."""
         status = response.status
         self.event, self.body = {"status": status, "fetched_at": time.time()}, b""
         if (depth := request.meta.get("depth")) is not None:

@@ -26,7 +26,6 @@ class PageEvents(BaseSpiderMiddleware):
         self._pages = in_flight_of(crawler)
 
     def process_spider_input(self, response: Response) -> None:
-        """Note an answer."""
         request = response.request
         if request is not None and (fetch := self._pages.fetches.get(request)):
             fetch.answered(request, response)
@@ -64,7 +63,6 @@ class PageBodies(_DownloaderEvents):
     """Keeps the bodies of pages, as `MetaRefreshMiddleware` may put a request in the place of one."""
 
     def process_response(self, request: Request, response: Response) -> Response:
-        """Keep a body."""
         if (fetch := self._pages.fetches.get(request)) is not None:
             fetch.read(response)
         return response

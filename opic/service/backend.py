@@ -421,7 +421,6 @@ class Backend:
             return True
 
     def stats(self) -> dict[str, object]:
-        """Return the counts of the service."""
         check_known(self.crawl.shards)  # What is gone is not 0 pages.
         # The older numbers: where they are 0, the counts hold all that had been accepted, in every shard.
         lag, undelivered = self.lag(), self.crawl.undelivered()
@@ -486,7 +485,6 @@ class Backend:
             close()
 
     def close(self) -> None:
-        """Close all connections."""
         self.rest()
         for close in (self.shard.client.close, self._stored_log.close):
             close()

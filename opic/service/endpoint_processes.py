@@ -49,7 +49,6 @@ class EndpointChild:
         return None if told is None else cls(**json.loads(told))
 
     def socket(self) -> socket.socket:
-        """Return the socket that reserves the address."""
         return socket.socket(fileno=self.kept)
 
     def answers(self) -> None:

@@ -51,7 +51,6 @@ class ExpiryRule:
 
     @property
     def pass_seconds(self) -> float:
-        """The time from one pass to the next."""
         return min(max(self.after_seconds / 100, PASS_SECONDS_MIN), PASS_SECONDS_MAX)
 
 

@@ -48,7 +48,6 @@ class Closing:
         timer.start()
 
     def close(self) -> None:
-        """Close all that waits now."""
         for former in list(self._timers):
             if (timer := self._timers.pop(former, None)) is not None:
                 timer.cancel()

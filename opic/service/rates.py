@@ -37,7 +37,6 @@ class OverRate:
     seconds: int
 
     def __str__(self) -> str:
-        """Say it to the caller."""
         again = f"send it again in {self.seconds} s"
         if self.limit == "concurrent":
             return f"{self.allowed:,.0f} calls at once are allowed, and so many are being answered: {again}"

@@ -46,7 +46,6 @@ def address_of(data: Path) -> Address | None:
 
 
 def alive(pid: str | int) -> bool:
-    """Return whether a process runs."""
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:

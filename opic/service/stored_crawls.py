@@ -38,7 +38,6 @@ class CrawlSize:
 
 
 def crawls_of(client: Client) -> list[CrawlSize]:
-    """Return the crawls of a store, by name."""
     crawls = []
     names = {
         key.decode().removeprefix("opic:{").removesuffix(FIRST_META)

@@ -219,7 +219,6 @@ class Tokens:
 
     @property
     def tokens(self) -> Collection[Token]:
-        """The tokens taken now."""
         return self._by_digest.values()
 
     def limiters(self) -> Iterator[tuple[str, Limiter]]:

@@ -55,7 +55,6 @@ class Worker:
             signal.signal(number, lambda *_: self._done.set())
 
     def stopped(self) -> bool:
-        """Return whether the worker must stop."""
         return self._done.is_set() or parent_is_gone()
 
     def run(self) -> None:

@@ -72,5 +72,4 @@ class WorkerProcesses:
         return bool(ended)
 
     def stop(self) -> None:
-        """End all."""
         end_all([worker for _, worker in self._running.values()], "a worker")

@@ -243,14 +243,12 @@ class Line:
         return match[1]
 
     def send(self, *commands: Sequence[Any]) -> None:
-        """Send commands in one message."""
         self._open += len(commands)
         self.sent += bool(commands)
         with self._errors():
             self._connection.send_packed_command(self._connection.pack_commands(commands))
 
     def answer(self) -> Any:
-        """Wait for the next reply."""
         with self._errors():
             return self._read()
 

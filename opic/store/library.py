@@ -30,7 +30,6 @@ def primaries(client: Any) -> list[Any]:
 
 
 def library_code() -> str:
-    """Return the text of the function library."""
     texts = ((Path(__file__).parent / name).read_text() for name in FILES)
     return "\n".join([f"#!lua name={LIBRARY}", lua_tables(), *texts])
 

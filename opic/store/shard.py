@@ -58,7 +58,6 @@ class Shard:
 
     @property
     def number(self) -> int:
-        """The number of this shard in the crawl."""
         return self.keys.shard
 
     @property
@@ -237,7 +236,6 @@ class Shard:
             await_durable(line, self.keys, self.durability)
 
     def books(self) -> Books:
-        """Return the current totals."""
         with store_errors():
             return books_of(self.client.hgetall(self.keys.books))
 
@@ -309,7 +307,6 @@ def _rules(meta: Mapping[str, str]) -> CrawlRules:
 
 
 def books_of(stored: Mapping[bytes, bytes]) -> Books:
-    """Parse stored books."""
     return Books.unflat({name.decode(): int(number) for name, number in stored.items()})
 
 

@@ -68,7 +68,6 @@ class UrlFrontierCrawl:
         self._seeds = Coalescer[SeedList, None](self._seed, "urlfrontier-seeds", EVENTS_TOGETHER)
 
     def close(self) -> None:
-        """Stop the threads."""
         self._events.close()
         self._leases.close()
         self._seeds.close()
@@ -313,7 +312,6 @@ class Crawls:
             raise CallRefused(grpc.StatusCode.PERMISSION_DENIED, why)
 
     def close(self) -> None:
-        """Stop the threads."""
         for opened in (self._crawls.first, *self._crawls.opened):
             if INTERFACE in opened.handlers:
                 opened.handlers.pop(INTERFACE).close()

@@ -55,8 +55,6 @@ class UrlFrontier:
         return pb.AckMessage(ID=item.ID or info.url, status=await self._take(info, known))
 
     async def PutDiscovered(self, batches: AsyncIterator[pb.DiscoveredBatch]) -> AsyncIterator[pb.BatchAck]:
-        """Record batches of discovered pages."""
-
         async def put(batch: pb.DiscoveredBatch) -> pb.BatchAck:
             each = [self._take(info, batch=batch.ID) for info in batch.items]
             return pb.BatchAck(ID=batch.ID, statuses=await asyncio.gather(*each))
@@ -134,7 +132,6 @@ class UrlFrontier:
         return pb.StringList(values=[self._address])
 
     async def ListCrawls(self, _: pb.Local) -> pb.StringList:
-        """Return the names of the crawls."""
         return pb.StringList(values=await asyncio.to_thread(self._crawls.names))
 
     async def ListQueues(self, asked: pb.Pagination) -> pb.QueueList:
@@ -146,7 +143,6 @@ class UrlFrontier:
         return pb.QueueList(values=some, total=len(names), start=asked.start, size=len(some), crawlID=asked.crawlID)
 
     async def GetStats(self, asked: pb.QueueWithinCrawlParams) -> pb.Stats:
-        """Count pages, of a host or of all."""
         crawl = await self._crawls.crawl_of(asked.crawlID)
         host = await crawl.host(asked.key)
         by_host = await asyncio.to_thread(queues, crawl.backend.crawl)
@@ -163,7 +159,6 @@ class UrlFrontier:
         )
 
     async def GetURLStatus(self, asked: pb.URLStatusRequest) -> pb.URLItem:
-        """Return a page as it is kept."""
         crawl = await self._crawls.crawl_of(asked.crawlID)
         item = await asyncio.to_thread(crawl.page, asked.url, asked.crawlID)
         if item is None:
@@ -171,21 +166,18 @@ class UrlFrontier:
         return item
 
     async def ListURLs(self, asked: pb.ListUrlParams) -> AsyncIterator[pb.URLItem]:
-        """Return pages, also those that are not due."""
         crawl = await self._crawls.crawl_of(asked.crawlID)
         host = await crawl.host(asked.key)
         for item in await asyncio.to_thread(crawl.listed, asked, host, asked.size or LISTED_DEFAULT):
             yield item
 
     async def CountURLs(self, asked: pb.CountUrlParams) -> pb.Long:
-        """Count pages, also those that are not due."""
         crawl = await self._crawls.crawl_of(asked.crawlID)
         return pb.Long(value=await asyncio.to_thread(crawl.count, asked, await crawl.host(asked.key)))
 
     # Changing.
 
     async def DeleteQueue(self, asked: pb.QueueWithinCrawlParams) -> pb.Long:
-        """Forget the pages of a host."""
         crawl = await self._crawls.crawl_of(asked.crawlID)
         return pb.Long(value=await asyncio.to_thread(crawl.forget, await crawl.host(asked.key)))
 
@@ -206,13 +198,11 @@ class UrlFrontier:
         return pb.Long(value=await asyncio.to_thread(crawl.forget_all))
 
     async def SetActive(self, asked: pb.Active) -> pb.Empty:
-        """Let this node hand out pages, or not."""
         self._crawls.check_caller()
         self._active = asked.state
         return pb.Empty()
 
     async def GetActive(self, _: pb.Local) -> pb.Boolean:
-        """Return whether this node hands out pages."""
         return pb.Boolean(state=self._active)
 
     async def SetDelay(self, asked: pb.QueueDelayParams) -> pb.Empty:

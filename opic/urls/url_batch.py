@@ -76,11 +76,9 @@ class UrlBatch:
         return lengths
 
     def slashes(self) -> Int64s:
-        """Count the slashes of each URL."""
         return self._counts(self._slashes)
 
     def ampersands(self) -> Int64s:
-        """Count the ampersands of each URL."""
         return self._counts(np.flatnonzero(self._bytes == ord("&")))
 
     def _counts(self, places: Int64s) -> Int64s:

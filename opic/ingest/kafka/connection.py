@@ -258,7 +258,6 @@ class KafkaCluster:
         return kafka_errors(self.where, self.throttle)
 
     def admin(self) -> Client:
-        """Create an admin client."""
         return _connect(
             self.where, KafkaAdminClient, self._options, self.throttle, request_timeout_ms=_ms(REQUEST_SECONDS)
         )

@@ -121,7 +121,6 @@ class Forwarder:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Close the connections."""
         self._producer.close()
 
 

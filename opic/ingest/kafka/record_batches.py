@@ -77,7 +77,6 @@ class BoundedConsumer(KafkaConsumer):  # type: ignore[misc]
         return super().poll(timeout_ms=timeout_ms, **more)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Pause partitions until they are resumed."""
         self._full.difference_update(partitions)
         super().pause(*partitions)
 

@@ -349,7 +349,6 @@ class KafkaLog:
         self._outage.ended()
 
     def close(self) -> None:
-        """Close all connections."""
         self._producer.close()
         self._consumer.close()
 

@@ -44,7 +44,6 @@ def wanted(cluster: KafkaCluster, partitions: int = 1, replication: int = 1) -> 
 
 
 def brokers(cluster: KafkaCluster, admin: Client) -> int:
-    """Count the brokers."""
     with cluster.errors():
         return len(admin.describe_cluster()["brokers"])
 
