@@ -29,7 +29,7 @@ from opic.api.own_metrics import own
 from opic.api.scrape_cache import Beside
 from opic.api.server_metrics import of_servers, server_infos
 from opic.api.shared_metrics import ProcessPlace, SharedMetrics, count_in_files
-from opic.api.token_metrics import TokenCollector
+from opic.api.token_metrics import of_tokens
 from opic.errors import StoreError, StoreLost, StoreUnavailable
 from opic.frontier.requests import EXPANSIONS, MODES, RECRAWLS
 from opic.ingest.event_log import KEY_MEMORY_BYTES, Positions
@@ -121,14 +121,14 @@ class Metrics:
         self._items = Counter("opic_urlfrontier_items", about, ("status",), registry=counts)
         for status in ITEM_STATUSES:
             self._items.labels(status)
-        self._process, self._tokens = ProcessCollector(registry=counts), TokenCollector(tokens)
+        self._process, self._tokens = ProcessCollector(registry=counts), tokens
         self._collector = _Collector(backend, alone=process_place is None)
         self._registry.register(self._collector)
         self._shared = None if process_place is None else SharedMetrics(process_place, self._own)
-        self._registry.register(self._tokens if self._shared is None else self._shared)
+        self._registry.register(Told(lambda: of_tokens(tokens)) if self._shared is None else self._shared)
 
     def _own(self) -> Iterator[Metric]:
-        parts = self._process.collect(), self._tokens.collect(), own(self._collector.backend), self._of_crawls()
+        parts = self._process.collect(), of_tokens(self._tokens), own(self._collector.backend), self._of_crawls()
         return chain(*parts)
 
     def _of_crawls(self) -> Iterator[Metric]:

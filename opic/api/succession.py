@@ -98,4 +98,4 @@ class Succession:
             return
         self._outage.ended()
         log.info("answering from crawl %s", moved.to)
-        self._closing.add(former)
+        self._closing.add(former.close)

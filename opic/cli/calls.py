@@ -26,36 +26,18 @@ UNAUTHORIZED: Final = 401
 BAD_VALUES: Final = {"bad-input": BadInput, "bad-url": BadUrl}
 
 
+Given = Mapping[str, object] | None
+# Makes a call, given its method, path, query parameters and body: returns the JSON of the answer. Parameters that are
+# None are left out. Raises BadInput for a value that can't be taken, Refusal for any other problem.
+ApiCall = Callable[..., dict[str, Any]]
+
+
 class Refusal(OpicError):
     """The API refused a call; `kind` is the kind of the problem, like unknown-page."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(detail)
         self.kind = kind
-
-
-class ApiCall:
-    """Makes calls of the HTTP API."""
-
-    def __init__(
-        self, make: Callable[[str, str, dict[str, object], Mapping[str, object] | None], dict[str, Any]]
-    ) -> None:
-        self._make = make
-
-    def __call__(
-        self,
-        method: str,
-        path: str,
-        parameters: Mapping[str, object] | None = None,
-        body: Mapping[str, object] | None = None,
-    ) -> dict[str, Any]:
-        """Return the JSON of the answer; parameters that are None are left out.
-
-        Raises:
-            BadInput: a value can't be taken.
-            Refusal: the answer is another problem.
-        """
-        return self._make(method, path, without_none(parameters or {}), body)
 
 
 @contextmanager
@@ -75,11 +57,7 @@ def asking(chosen: ServiceChosen, *, feeds: bool = False) -> Iterator[ApiCall]:
 
 
 def asked(
-    chosen: ServiceChosen,
-    method: str,
-    path: str,
-    parameters: Mapping[str, object] | None = None,
-    body: Mapping[str, object] | None = None,
+    chosen: ServiceChosen, method: str, path: str, parameters: Given = None, body: Given = None
 ) -> dict[str, Any]:
     """Make a single call, as `asking`; it changes nothing."""
     with asking(chosen) as ask:
@@ -159,16 +137,16 @@ def _of_service(chosen: ServiceChosen, settings: "Settings", address: Address) -
     with _client(address, token=token, retry_seconds=RETRY_SECONDS) as client:
         _tell_service(chosen, address, client)
 
-        def make(method: str, path: str, given: Mapping[str, object], body: Mapping[str, object] | None) -> Any:
+        def make(method: str, path: str, parameters: Given = None, body: Given = None) -> dict[str, Any]:
             try:
-                return client.call(method, path, parameters=given, body=body)
+                return client.call(method, path, parameters=without_none(parameters or {}), body=body)
             except CallFailed as error:
                 if error.status == UNAUTHORIZED:
                     wrong = "is not the one of" if token else "is not set here, and it is wanted by"
                     raise SettingsError(f"OPIC_API_TOKEN {wrong} the service at {address.url}") from error
                 raise _refusal(error.type.rpartition(":")[2], error.detail or str(error)) from error
 
-        yield ApiCall(make)
+        yield make
 
 
 def _of_store(chosen: ServiceChosen, settings: "Settings", feeds: bool) -> Iterator[ApiCall]:
@@ -179,13 +157,13 @@ def _of_store(chosen: ServiceChosen, settings: "Settings", feeds: bool) -> Itera
     with ExitStack() as stack:
         answer = InProcess(open_to_feed(settings, stack) if feeds else _opened(settings, stack))
 
-        def make(method: str, path: str, given: Mapping[str, object], body: Mapping[str, object] | None) -> Any:
+        def make(method: str, path: str, parameters: Given = None, body: Given = None) -> dict[str, Any]:
             try:
-                return answer(method, path, given, body)
+                return answer(method, path, without_none(parameters or {}), body)
             except Problem as problem:
                 raise _refusal(problem.kind, problem.detail) from problem
 
-        yield ApiCall(make)
+        yield make
 
 
 def _opened(settings: "Settings", stack: ExitStack) -> "Backend":

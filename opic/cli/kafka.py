@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from opic.cli.options import FOUND_A_PROBLEM, Files, ResultChosen, choosing, ending_in_order, opened
-from opic.cli.output import Refusals, print_answer, print_json, print_list, showing_progress
+from opic.cli.output import PROGRESS_LINE_SECONDS, Refusals, print_answer, print_json, print_list, showing_progress
 from opic.errors import BadEvent
 from opic.logs import log_to_stderr
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from opic.ingest.kafka.topics import TopicSetup
     from opic.settings import Settings
 
-PROGRESS_SECONDS: Final = 5.0
 EVENTS_A_LOOK: Final = 100  # Between two looks at how far it is.
 
 topics_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -124,7 +123,7 @@ def publish(
     _cluster(settings)
     began, sent = time.monotonic(), 0
     with ending_in_order(), Publisher(settings=settings) as publisher, Refusals("bad events") as bad:
-        with showing_progress(PROGRESS_SECONDS) as show:
+        with showing_progress(PROGRESS_LINE_SECONDS) as show:
             for path in files:
                 kind = format if format else "msgpack" if format_of(path) == "msgpack" else "jsonl"
                 for number, value in values_by_number(path, kind, settings.max_body_bytes):

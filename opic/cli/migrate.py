@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from opic.cli.options import ResultChosen, choosing, without_none
-from opic.cli.output import print_answer, showing_progress
-from opic.cli.store import PROGRESS_LINE_SECONDS, connected
+from opic.cli.output import PROGRESS_LINE_SECONDS, print_answer, showing_progress
+from opic.cli.store import connected
 from opic.errors import BadInput
 
 if TYPE_CHECKING:

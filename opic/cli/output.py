@@ -23,6 +23,7 @@ TIMES: Final = frozenset({
     "loaded_as_of", "loaded_at", "log_closed_at", "not_before", "rank_as_of", "revisit_at", "time", "waits_until",
 })  # fmt: skip
 REFUSED_SHOWN_MAX: Final = 5
+PROGRESS_LINE_SECONDS: Final = 5.0  # Of a command that may take long, where it is no terminal.
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 LEFT: Final = ("url", "host", "lease", "name", "error", "note")  # Columns of text.
 

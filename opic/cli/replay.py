@@ -3,19 +3,18 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from opic.cli.options import FOUND_A_PROBLEM, Files, ResultChosen, choosing, without_none, working
-from opic.cli.output import print_fields, print_json, showing_progress
+from opic.cli.output import PROGRESS_LINE_SECONDS, print_fields, print_json, showing_progress
 from opic.errors import BadInput
 
 if TYPE_CHECKING:
     from opic.ops.feeder import Progress
     from opic.ops.replay import Plan, Summary
 
-PROGRESS_LINE_SECONDS: Final = 5.0
 ReplayFormat = Literal["jsonl", "msgpack", "warc", "wat", "arc", "edges"]  # What `replay` may be given.
 ArchiveLinks = Literal["html", "recorded"]  # Which links of an archive's pages count.
 Nofollow = Literal["count", "drop"]  # Whether nofollow links count.

@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import typer
 
 from opic.cli.options import FOUND_A_PROBLEM, File, ResultChosen, choosing, moment_us, opened
-from opic.cli.output import print_answer, print_fields, print_json, print_rows, showing_progress
+from opic.cli.output import PROGRESS_LINE_SECONDS, print_answer, print_fields, print_json, print_rows, showing_progress
 from opic.errors import BadInput
 
-PROGRESS_LINE_SECONDS: Final = 5.0
 ExportFormat = Literal["parquet", "csv", "jsonl", "cc-ranks"]  # What `export` writes.
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from opic.graph.focused_walk import WalkOptions
     from opic.local.service_view import ServiceView
     from opic.model.events import CrawlEvent
-    from opic.sampling.sampled_web import InlinkSource, SampledWeb
+    from opic.sampling.sampled_web import Inlinks, SampledWeb
     from opic.sampling.sampler import FocusedSample, SampleProgress, SampleRequest
     from opic.sampling.topics import Topic
     from opic.settings import Settings
@@ -212,7 +212,7 @@ def _from_recorded(
     request: "SampleRequest", files: Sequence[Path], walk: WalkChoices, settings: "Settings"
 ) -> "FocusedSample":
     from opic.local.fetcher import RecordedFetcher
-    from opic.sampling.sampled_web import KnownInlinks, SampledWeb, content_of, decode_recorded_page
+    from opic.sampling.sampled_web import SampledWeb, content_of, decode_recorded_page, recorded_inlinks
 
     events = {event.url: event for event in events_of(files, settings, decode_recorded_page)}
     if not events:
@@ -222,14 +222,14 @@ def _from_recorded(
             raise BadInput(
                 f"{topic.written} needs texts, but no recorded page has a field `text`: see docs/guide/sampling.md"
             )
-    inlinks = KnownInlinks(events.values(), settings.limits())
+    inlinks = recorded_inlinks(events.values(), settings.limits())
     web = SampledWeb(
         RecordedFetcher(events), inlinks, request.topic, request.wanted, limits=settings.limits(),
         fetches_max=walk.fetch, metas=request.metas,
     )  # fmt: skip
     on_topic = [url for url, event in events.items() if request.topic.contains(content_of(event))]
     # The page with most known in-links first.
-    return _walked(web, request, walk.start, sorted(on_topic, key=lambda url: -len(inlinks.sources_of(url))))
+    return _walked(web, request, walk.start, sorted(on_topic, key=lambda url: -len(inlinks(url))))
 
 
 def _from_web(
@@ -237,7 +237,7 @@ def _from_web(
 ) -> "FocusedSample":
     """Sample pages fetched over HTTP; a running service gets their events."""
     from opic.local.web import WebFetcher, WebLimits
-    from opic.sampling.sampled_web import KnownInlinks, SampledWeb, ServiceInlinks
+    from opic.sampling.sampled_web import SampledWeb, ServiceInlinks, recorded_inlinks
 
     for topic in (request.topic, request.wanted):
         if topic is not None and topic.kind == "tag":
@@ -248,12 +248,12 @@ def _from_web(
         raise BadInput("pages fetched over HTTP have no metadata; name a crawl with `meta` by --recorded")
     address = service_address(chosen, settings)
     candidates = _known_pages(request.topic, chosen, address) if walk.start is None else ()
-    known = KnownInlinks(events_of(given.crawl or (), settings), settings.limits())
+    known = recorded_inlinks(events_of(given.crawl or (), settings), settings.limits())
     delay = settings.host_delay_seconds if given.host_delay is None else given.host_delay
     taken: list[CrawlEvent] = []
     texts: dict[str, str] = {}
     with ending_in_order(), ExitStack() as stack:
-        inlinks: InlinkSource = known
+        inlinks: Inlinks = known
         if address is not None:
             tell_service(chosen, address)
             service = stack.enter_context(service_view(address, "", settings))

@@ -12,14 +12,21 @@ import typer
 
 from opic.cli.calls import ApiCall, asked, asking, service_address
 from opic.cli.options import FOUND_A_PROBLEM, Chosen, Plot, ResultChosen, ServiceChosen, choosing, working
-from opic.cli.output import print_answer, print_fields, print_json, print_list, print_rows, showing_progress
+from opic.cli.output import (
+    PROGRESS_LINE_SECONDS,
+    print_answer,
+    print_fields,
+    print_json,
+    print_list,
+    print_rows,
+    showing_progress,
+)
 from opic.cli.pictures import Panel, write_plot
 from opic.errors import BadInput, DiskFull, SettingsError, StoreError
 
 if TYPE_CHECKING:
     from opic.settings import Settings
 
-PROGRESS_LINE_SECONDS: Final = 5.0  # Where it is no terminal.
 POLL_SECONDS: Final = 0.2
 NOT_CONFIRMED: Final = 1
 # What `series --plot` draws: by name, the field of the counts; the first always, the others where there are any.

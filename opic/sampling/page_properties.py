@@ -3,11 +3,11 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from opic.errors import BadInput, instead_of
-from opic.graph.focused_walk import SeenPage
-from opic.sampling.topics import PageContent, Topic
+from opic.sampling.sampled_web import SampledWeb
+from opic.sampling.topics import PageContent
 from opic.urls.canonical import host_of, registered_domain
 
 FORMS: Final = {
@@ -20,18 +20,6 @@ FORMS: Final = {
 }
 NUMBERS: Final = ("links", "links-on-topic")
 TENTHS: Final = 10
-
-
-class SeenPages(Protocol):
-    """The pages that a walk looked at."""
-
-    topic: Topic
-
-    def load_page(self, page: str) -> SeenPage[str] | None:
-        """Return a page, or None if it can't be had."""
-
-    def meta_of(self, page: str, name: str) -> str | None:
-        """Return what the event of a page that was looked at says in its `meta`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +35,7 @@ class PageProperty:
         """Whether it may have a mean."""
         return self.kind in (*NUMBERS, "meta")
 
-    def value_on(self, web: SeenPages, page: str) -> str | float | None:
+    def value_on(self, web: SampledWeb, page: str) -> str | float | None:
         """Return the property of a page that was looked at; None if it has none.
 
         `links-on-topic` looks at all pages that this one links to, unless the topic is told by URLs. Those that can't
@@ -96,7 +84,7 @@ def parse_property(written: str) -> PageProperty:
     return PageProperty(written, kind, name)
 
 
-def share_on_topic(web: SeenPages, links: Sequence[str]) -> float | None:
+def share_on_topic(web: SampledWeb, links: Sequence[str]) -> float | None:
     """Return the share of links that lead to pages of the topic; None if none can be had."""
     if web.topic.by_url:
         told = [web.topic.contains(PageContent(link)) for link in links]

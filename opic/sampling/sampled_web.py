@@ -1,7 +1,7 @@
 """The web as a walk of URLs sees it: pages from a recorded crawl or over HTTP, in-links as far as they are known."""
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -14,6 +14,8 @@ from opic.local.service_view import ServiceView
 from opic.model.events import CrawlEvent, EventLimits, Outcome
 from opic.sampling.topics import PageContent, Topic
 from opic.urls.canonical import host_of
+
+Inlinks = Callable[[str], Sequence[str]]  # From a page to those known to link to it.
 
 REDIRECTS_MAX: Final = 5
 NO_LINKS: Final = (
@@ -52,33 +54,29 @@ class FetchesSpent(OpicError):
     """As many pages were fetched as were asked for; what was sampled so far is good."""
 
 
-class KnownInlinks:
-    """Which pages link to a page, as far as recorded crawl events say. Links to a page that moved are links to the new
-    place."""
+def recorded_inlinks(events: Iterable[CrawlEvent], limits: EventLimits) -> Inlinks:
+    """Return which pages link to a page, as far as recorded crawl events say; the last event of a page wins.
 
-    def __init__(self, events: Iterable[CrawlEvent], limits: EventLimits) -> None:
-        """Read the links of events; the last event of a page wins, and bad events are left out."""
-        links: dict[str, Sequence[str]] = {}
-        moved: dict[str, str] = {}
-        for event in events:
-            try:
-                page = fetched_page(event, limits)
-            except BadEvent:
-                continue
-            links.pop(page.url, None)
-            moved.pop(page.url, None)
-            if page.outcome is Outcome.READ and event.status >= 300:
-                moved[page.url] = page.links[0] if page.links else page.url
-            elif page.outcome is Outcome.READ:
-                links[page.url] = page.links
-        self._sources: dict[str, list[str]] = {}
-        for source, targets in links.items():
-            for target in {_resolved(target, moved): None for target in targets}:
-                self._sources.setdefault(target, []).append(source)
-
-    def sources_of(self, url: str) -> Sequence[str]:
-        """Return the pages that are known to link to a page."""
-        return self._sources.get(url, ())
+    Links to a page that moved are links to the new place. Bad events are left out.
+    """
+    links: dict[str, Sequence[str]] = {}
+    moved: dict[str, str] = {}
+    for event in events:
+        try:
+            page = fetched_page(event, limits)
+        except BadEvent:
+            continue
+        links.pop(page.url, None)
+        moved.pop(page.url, None)
+        if page.outcome is Outcome.READ and event.status >= 300:
+            moved[page.url] = page.links[0] if page.links else page.url
+        elif page.outcome is Outcome.READ:
+            links[page.url] = page.links
+    sources: dict[str, list[str]] = {}
+    for source, targets in links.items():
+        for target in {_resolved(target, moved): None for target in targets}:
+            sources.setdefault(target, []).append(source)
+    return lambda url: sources.get(url, ())
 
 
 def _resolved(url: str, moved: Mapping[str, str]) -> str:
@@ -89,17 +87,10 @@ def _resolved(url: str, moved: Mapping[str, str]) -> str:
     return url
 
 
-class InlinkSource(Protocol):
-    """Says which pages link to a page."""
-
-    def sources_of(self, url: str) -> Sequence[str]:
-        """Return the pages that are known to link to a page."""
-
-
 class ServiceInlinks:
     """The in-links that recorded events say, then those that a service knows. An answer holds for the whole walk."""
 
-    def __init__(self, known: KnownInlinks, service: ServiceView, told: Callable[[str], object]) -> None:
+    def __init__(self, known: Inlinks, service: ServiceView, told: Callable[[str], object]) -> None:
         """Ask nothing yet.
 
         Args:
@@ -111,9 +102,9 @@ class ServiceInlinks:
         self._answers: dict[str, Sequence[str]] = {}
         self._keeps = True
 
-    def sources_of(self, url: str) -> Sequence[str]:
+    def __call__(self, url: str) -> Sequence[str]:
         """Return the pages that are known to link to a page."""
-        known = self._known.sources_of(url)
+        known = self._known(url)
         if url not in self._answers and self._keeps:
             try:
                 sources = self._service.inlinks(url)
@@ -121,9 +112,7 @@ class ServiceInlinks:
                 self._keeps = False
                 self._told(NO_LINKS)
             else:
-                if (
-                    sources is not None
-                ):  # If it is away, ask again at the next look; a visited page is never asked about.
+                if sources is not None:  # If it is away, it is asked again; about a visited page never.
                     self._answers[url] = sources
         return [*known, *self._answers.get(url, ())]
 
@@ -134,7 +123,7 @@ class SampledWeb:
     def __init__(
         self,
         fetcher: Fetcher,
-        inlinks: InlinkSource,
+        inlinks: Inlinks,
         topic: Topic,
         wanted: Topic | None,
         *,
@@ -178,7 +167,7 @@ class SampledWeb:
 
     def inlinks(self, page: str) -> Sequence[str]:
         """Return the pages that are known to link to a page."""
-        return self._inlinks.sources_of(page)
+        return self._inlinks(page)
 
     def host(self, page: str) -> Hashable:
         return host_of(page)

@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from opic.errors import CrawlMoved
 from opic.memory import collect_garbage
@@ -21,37 +21,30 @@ HELD_SECONDS: Final = 10.0  # How long a call waits for the other crawl at most.
 CLOSE_SECONDS: Final = 15.0  # After which no call is answered from the former crawl any more.
 
 
-class Former(Protocol):
-    """What answered calls until another took its place."""
-
-    def close(self) -> None:
-        """Let go of everything."""
-
-
 class Closing:
     """Closes what answers no new call, CLOSE_SECONDS later, and gives its memory back."""
 
     def __init__(self) -> None:
-        self._timers = dict[Former, threading.Timer]()
+        self._timers = dict[Callable[[], None], threading.Timer]()
 
-    def add(self, former: Former) -> None:
-        """Close this later; calls that it answers may end until then."""
-        last_reference = [former]
+    def add(self, end: Callable[[], None]) -> None:
+        """Call `end`, a method of what is to be closed, later; calls that it answers may end until then."""
+        last_reference = [end]
 
         def close() -> None:
             if self._timers.pop(last_reference[0], None) is not None:
-                last_reference.pop().close()
+                last_reference.pop()()
                 collect_garbage()
 
-        timer = self._timers[former] = threading.Timer(CLOSE_SECONDS, close)
+        timer = self._timers[end] = threading.Timer(CLOSE_SECONDS, close)
         timer.daemon = True
         timer.start()
 
     def close(self) -> None:
-        for former in list(self._timers):
-            if (timer := self._timers.pop(former, None)) is not None:
+        for end in list(self._timers):
+            if (timer := self._timers.pop(end, None)) is not None:
                 timer.cancel()
-                former.close()
+                end()
 
 
 async def hold_while(stopped: Callable[[], bool]) -> None:

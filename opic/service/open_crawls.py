@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from opic.background import repeated
 from opic.errors import BadInput, CrawlMoved, NoSuchCrawl, Refused, StoreError, StoreLost, TooManyCrawls
@@ -40,13 +40,9 @@ log = logging.getLogger("opic.service")
 
 P = ParamSpec("P")
 Done = TypeVar("Done")
-
-
-class RunWorkers(Protocol):
-    """Runs the workers of an endpoint's crawls, besides that of OPIC_CRAWL."""
-
-    def __call__(self, crawls: Collection[str], ended: Collection[str]) -> None:
-        """Let a worker run for each of the crawls and for no other; none for those `ended`, whoever else wants one."""
+# Runs the workers of an endpoint, besides that of OPIC_CRAWL: one for each of the first crawls, and for no other; none
+# for the second, which have ended, whoever else wants one.
+RunWorkers = Callable[[Collection[str], Collection[str]], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -284,7 +280,7 @@ class OpenCrawls:
         finally:
             self._tell_workers()
             if opened is not None:
-                self._closing.add(opened.backend)
+                self._closing.add(opened.backend.close)
         return keys
 
     def _checked(self, name: str) -> None:
@@ -334,7 +330,7 @@ class OpenCrawls:
         log.info("crawl %s is closed: %s", name, why)
         opened.backend.rest()
         self._tell_workers()
-        self._closing.add(opened.backend)
+        self._closing.add(opened.backend.close)
 
     def _forget(self, name: str) -> None:
         self._drop(name, "another process removed it")
@@ -364,7 +360,7 @@ class OpenCrawls:
         except CrawlMoved as moved:
             opened.go_on(self._backend(opened.name))
             log.info("answering calls on crawl %s from crawl %s", opened.name, moved.to)
-            self._closing.add(backend)
+            self._closing.add(backend.close)
             return
         if not self._leads(opened):
             self._forget(opened.name)

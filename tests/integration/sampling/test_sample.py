@@ -16,7 +16,7 @@ from opic.cli.main import app
 from opic.errors import OpicError
 from opic.local.fetcher import RecordedFetcher
 from opic.model.events import CrawlEvent, EventLimits
-from opic.sampling.sampled_web import KnownInlinks, SampledWeb
+from opic.sampling.sampled_web import SampledWeb, recorded_inlinks
 from opic.sampling.topics import parse_topic
 
 PAGES, BIRDS = 300, 60
@@ -227,7 +227,7 @@ def test_redirects_are_followed_and_failed_pages_are_left_out() -> None:
     limits = EventLimits()
     web = SampledWeb(
         RecordedFetcher({event.url: event for event in events}),
-        KnownInlinks(events, limits),
+        recorded_inlinks(events, limits),
         parse_topic("host:example"),
         None,
         limits=limits,
