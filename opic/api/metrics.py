@@ -24,12 +24,10 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from opic import __version__
-from opic.api.crawl_metrics import of_crawls
-from opic.api.own_metrics import own
+from opic.api.own_metrics import of_crawls, of_tokens, own
 from opic.api.scrape_cache import Beside
 from opic.api.server_metrics import of_servers, server_infos
 from opic.api.shared_metrics import ProcessPlace, SharedMetrics, count_in_files
-from opic.api.token_metrics import of_tokens
 from opic.errors import StoreError, StoreLost, StoreUnavailable
 from opic.frontier.requests import EXPANSIONS, MODES, RECRAWLS
 from opic.ingest.event_log import KEY_MEMORY_BYTES, Positions

@@ -1,7 +1,11 @@
-"""Metrics that each endpoint process has of its own: how far it follows the store, its links, its exact importance."""
+"""Metrics that each endpoint process has of its own.
+
+They are how far it follows the store, its links, its exact importance, its tokens and the crawls that it has open. No
+label has a token: those of the file are known by their names.
+"""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Final
 
@@ -12,6 +16,9 @@ from prometheus_client.core import Metric
 from opic.api.server_metrics import of_each
 from opic.replica.crawl import ReplicaStanding
 from opic.service.backend import Backend
+from opic.service.open_crawls import OpenCrawl, OpenCrawls
+from opic.service.rates import UNITS
+from opic.service.tokens import Tokens
 
 COVERAGE_SECONDS: Final = 3600.0  # The last coverage asked for is shown for this long; no scrape computes one.
 
@@ -70,3 +77,43 @@ def _of_replicas(standing: list[ReplicaStanding]) -> Iterator[Metric]:
         (Gauge, "opic_replica_pages", pages, "pages"),
         (Count, "opic_replica_loads", loads, "loads"),
     ))  # fmt: skip
+
+
+def of_tokens(tokens: Tokens | None) -> Iterator[Metric]:
+    """Yield the metrics of the tokens of this process."""
+    if tokens is None:
+        return
+    yield Gauge("opic_tokens", "Tokens that this endpoint takes, with OPIC_API_TOKEN.", len(tokens.tokens))
+    about = "0 if OPIC_TOKENS_FILE could not be read, and the tokens are those of before; else 1."
+    yield Gauge("opic_tokens_file_ok", about, int(not tokens.problem))
+    about = "Calls refused because they were over a limit of their token; `none` where no token is required."
+    refused = Count("opic_refused_calls", about, labels=["token", "reason"])
+    counted = {"none": dict.fromkeys(UNITS, 0)} | {name: limiter.refused for name, limiter in tokens.limiters()}
+    for name, by_reason in counted.items():
+        for reason, calls in by_reason.items():
+            refused.add_metric([name, reason], calls)
+    yield refused
+
+
+def _pages(opened: OpenCrawl) -> int:
+    return sum(replica.pages for replica in opened.backend.crawl.standing())
+
+
+OF_EACH: Final[tuple[tuple[type[Count | Gauge], str, str, Callable[[OpenCrawl], int]], ...]] = (
+    (Count, "opic_crawl_calls", "Calls on another crawl than OPIC_CRAWL.", lambda opened: opened.calls),
+    (Count, "opic_crawl_suggestions", "Pages of it that were handed out over HTTP.", lambda opened: opened.suggestions),
+    (Gauge, "opic_crawl_lag_events", "Its accepted events without effect, every 5 s.", lambda opened: opened.lag),
+    (Gauge, "opic_crawl_pages", "Its pages in this endpoint's memory, including gone ones.", _pages),
+)
+
+
+def of_crawls(crawls: OpenCrawls) -> Iterator[Metric]:
+    """Yield the metrics of the crawls open besides OPIC_CRAWL, by name. Makes no call to the store."""
+    opened = crawls.opened
+    yield Gauge("opic_open_crawls", "Crawls that this endpoint has open, OPIC_CRAWL among them.", len(opened) + 1)
+    yield Gauge("opic_open_crawls_limit", "OPIC_MAX_CRAWLS of this endpoint.", crawls.limit)
+    for kind, name, about, value_of in OF_EACH:
+        family = kind(name, about, labels=["crawl"])
+        for crawl in opened:
+            family.add_metric([crawl.name], value_of(crawl))
+        yield family

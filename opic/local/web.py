@@ -19,9 +19,9 @@ from protego import Protego
 from opic import __version__
 from opic.addresses import NotReachable, PublicTransport
 from opic.compressed import decodable
+from opic.html.links import redirect_target
 from opic.html.media_types import MediaType
 from opic.html.process import LinkProcess
-from opic.html.redirects import redirect_target
 from opic.local.fetcher import NO_ANSWER
 from opic.model.events import CrawlEvent
 from opic.robots import ROBOTS_BYTES_MAX, robots_rules

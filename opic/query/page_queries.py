@@ -183,7 +183,7 @@ class PageQuery:
 
         None if it has none, or that says nothing. The arguments are those of `error_bound`.
         """
-        if (exact := self._told()) is not None:
+        if self._default_exact is not None and (exact := self._default_exact.told()) is not None:
             return EXACT, exact.bound if exact.bound < BOUND_MAX else None
         return self.by_cash, self.error_bound(parts, whole) if self.by_cash == "static" else None
 
@@ -191,10 +191,6 @@ class PageQuery:
     def _default_exact(self) -> Exact | None:
         """Exact importance, where that is the default policy."""
         return self.exact if self._policy in (None, EXACT) else None
-
-    def _told(self) -> ExactView | None:
-        """Return the exact importance where that is the default policy, and something is known."""
-        return None if (exact := self._default_exact) is None else exact.told()
 
     def answered(self, policy: str | None, ask: Callable[[str | None], T]) -> T:
         """Return `ask(policy)`, or what it returns from cash if no policy was named and links are not kept any more."""

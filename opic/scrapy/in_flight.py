@@ -17,8 +17,8 @@ from scrapy.crawler import Crawler
 from scrapy.http import Response
 
 from opic.client import HostPace, LeasedPage, host_pace, retry_after_seconds
+from opic.html.links import redirect_target
 from opic.html.media_types import MediaType
-from opic.html.redirects import redirect_target
 from opic.urls.canonical import canonical_or_none, host_of
 
 MARK: Final = "opic"  # In the meta of a request for a page that the service handed out.

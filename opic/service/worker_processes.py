@@ -58,13 +58,10 @@ class WorkerProcesses:
         started = self._running.get(crawl)
         return started is not None and started[1].poll() is None
 
-    def _ended(self) -> list[tuple[Settings, subprocess.Popen[bytes]]]:
-        return [(settings, worker) for settings, worker in list(self._running.values()) if worker.poll() is not None]
-
     def restart(self, store: str) -> bool:
         """Start those again that ended by themselves; return whether there were any."""
         with self._lock:
-            ended = self._ended()
+            ended = [started for started in list(self._running.values()) if started[1].poll() is not None]
             for settings, worker in ended:
                 text = "the worker of crawl %s ended (exit %s); starting it again"
                 log.error(text, settings.crawl, worker.returncode)
