@@ -8,8 +8,8 @@ computing PageRank anew costs: by the power method to 10^-12 and to the bound wa
 install networkit`) where they are installed.
 
 --pages N: a crawl of random links as well, of which a third of the pages is read at the start; then pages are read for
-the first time, and others again with one link in forty replaced, 1,000 reads to a settling. Times are CPU times of this
-process.
+the first time, and others again with one link in forty replaced, 1,000 reads to a settling; and ten pages go away
+before each of further settlings. Times are CPU times of this process.
 """
 
 import sys
@@ -42,7 +42,7 @@ from opic.urls.canonical import canonical_url
 DAMPING = 0.85
 SEEDS, BATCH = 5, 20
 CHECKPOINTS = (5, 10, 25, 50, 75, 90)
-LINKS, REPLACED, READS_A_SETTLE, SETTLES = 40, 1, 1_000, 10
+LINKS, REPLACED, READS_A_SETTLE, SETTLES, GONE_A_SETTLE = 40, 1, 1_000, 10, 10
 MEASURES = 8  # Kept a page, for windows.
 WINDOW_POLICIES = ("interpolation", "fixed", "variable", "improved")
 WINDOWS = (0.5, 2.0, 8.0)  # Rounds.
@@ -244,6 +244,12 @@ def large(pages: int, bound: float) -> dict[str, float]:
             now[rng.choice(len(now), REPLACED, replace=False)] = rng.integers(pages)
             crawl.fetch(page, np.unique(now))
         rereading += crawl.settle(bound)
+    leaving = 0.0
+    for _ in range(SETTLES):
+        for page in rng.choice(pages, GONE_A_SETTLE, replace=False).tolist():
+            crawl.leave(page)
+        leaving += crawl.settle(bound)
+    rows["settle after ten pages went, seconds"] = leaving / SETTLES
     reads = SETTLES * READS_A_SETTLE
     rows["µs a first read"], rows["µs a read again"] = 1e6 * discovering / reads, 1e6 * rereading / reads
     return rows

@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 
 from opic.arrays import Float64s, Int64s
-from opic.graph.known_graph import KnownGraph, LinkRows
+from opic.graph.known_graph import KnownGraph, LinkChanges, LinkRows
 
 ROUNDING: Final = 1e-9  # Added to the bound: far more than errors of sums of doubles, which `drift` measures.
 DENSE_PART: Final = 8  # Where more than an eighth of the pages move on, all do: one pass over all links is faster.
@@ -56,23 +56,27 @@ class Flow:
         """Follow the graph, which changed, and take new teleport weights, (n,), 0 for pages that are gone."""
         graph, before, self._total = self.graph, len(self.teleport), None
         self.visits, self.residual = _widened(self.visits, len(graph)), _widened(self.residual, len(graph))
-        old, self.teleport = self.teleport, teleport
-        gained = teleport.copy()
-        gained[:before] -= old
-        anew = float(np.abs(gained[:before]).sum()) > float(teleport.sum())
+        weighed = np.flatnonzero(teleport[:before] != self.teleport)  # Mostly few pages, if any.
+        gained, self.teleport = teleport[weighed] - self.teleport[weighed], teleport
+        anew = len(weighed) > 0 and float(np.abs(gained).sum()) > float(teleport.sum())
         change, version = graph.change, self._version
         self._version = graph.version
         if anew:  # Hardly anything that was counted is of use.
             self.visits[:] = 0.0
             self.define()
-        elif version == graph.version:
-            self.residual += gained
-        elif change is not None and change.version == version:
-            self.residual += gained
-            self._move(change.before, -1.0)
-            self._move(change.after, 1.0)
-        else:
+        elif version != graph.version and (change is None or change.version != version):
             self.define()
+        else:
+            self.residual[weighed] += gained
+            self.residual[before:] += teleport[before:]
+            if change is not None and version != graph.version:
+                self._follow(change)
+
+    def _follow(self, change: LinkChanges) -> None:
+        self._move(change.before, -1.0)
+        self.residual[change.ended] += self.visits[change.ended]
+        self.visits[change.ended] = 0.0
+        self._move(change.after, 1.0)
 
     def start(self, visits: Float64s) -> None:
         """Start from visits counted elsewhere, such as saved ones: any that are not negative will do."""

@@ -17,6 +17,7 @@ from opic.graph.pooled_matrix import PooledMatrix
 
 ROWS_MAX: Final = 20_000  # With more pages whose links changed, going through all links is faster.
 NO_LINKS: Final = np.zeros(0, np.uint32)
+NO_PAGES: Final = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class LinkChanges:
     version: int  # The one before.
     before: LinkRows
     after: LinkRows
+    ended: Int64s  # Pages that moved visits on before, and do not now: those that went away.
 
 
 class KnownGraph:
@@ -71,24 +73,39 @@ class KnownGraph:
             gone: (n,) whether the page does not exist any more.
             replaced: by page the links that it had before, None if none were known; None if this is not known.
         """
-        before, pages = len(self), len(fetched)
+        pages = len(fetched)
         moves = fetched & ~gone & (self.pool.counts_to(pages) != NOT_KEPT)
-        same = bool((gone[:before] == self.gone).all()) and not gone[before:].any() and bool(moves[self.moves_at].all())
-        rows: list[int] | None = None
-        if same and replaced is not None and len(replaced) <= ROWS_MAX:
-            rows = sorted(page for page in replaced if page < before and self.moves[page])
-        row_pages = np.array(rows or (), np.int64)
-        old = self._rows(row_pages, *_together([(replaced or {})[page] for page in rows or ()]))
+        turned = gone.copy()  # Whether the page went away or came back. Then all links of those that link to it change.
+        turned[: len(self)] ^= self.gone
+        linking = self.pool.to_any(turned) if turned.any() else NO_PAGES
+        ended = self.moves_at[~moves[self.moves_at]]
+        old: LinkRows | None = None
+        if replaced is not None and len(replaced) + len(linking) + len(ended) <= ROWS_MAX:
+            old = self._before(replaced, np.union1d(linking, ended))
+            linking = np.union1d(linking, np.fromiter(replaced, np.int64, len(replaced)))
         self._matrix = None
         self.fetched, self.gone, self.moves = fetched, gone, moves
         self.moves_at, self.gone_at = np.flatnonzero(moves), np.flatnonzero(gone)
-        self._count_live(pages, None if rows is None else np.array(list(replaced or ()), np.int64))
+        self._count_live(pages, None if old is None else linking)
         self.change = None
-        if rows is not None:
-            links = self.pool.joined(row_pages)
-            sources = np.repeat(np.arange(len(row_pages)), self.pool.counts_to(pages)[row_pages])
-            self.change = LinkChanges(self.version, old, self._rows(row_pages, links, sources))
+        if old is not None:
+            after = old.pages[moves[old.pages]]
+            self.change = LinkChanges(self.version, old, self._rows(after, *self._links(after)), ended)
         self.version += 1
+
+    def _before(self, replaced: Mapping[int, Uint32s | None], others: Int64s) -> LinkRows:
+        """Return the links so far of the pages that moved: those replaced, and others whose links are as they were."""
+        some = sorted(page for page in replaced if page < len(self) and self.moves[page])
+        others = np.setdiff1d(others[others < len(self)], some)
+        others = others[self.moves[others]]
+        (replaced_links, rows), (links, other_rows) = _together([replaced[page] for page in some]), self._links(others)
+        pages = np.concatenate((np.array(some, np.int64), others))
+        joined = np.concatenate((replaced_links, links)), np.concatenate((rows, len(some) + other_rows))
+        return self._rows(pages, *joined)
+
+    def _links(self, pages: Int64s) -> tuple[Uint32s, Int64s]:
+        """Return the links of pages as they are now, in one array; and of each link its page's index."""
+        return self.pool.joined(pages), np.repeat(np.arange(len(pages)), self.pool.counts[pages])
 
     def _rows(self, pages: Int64s, links: Uint32s, sources: Int64s) -> LinkRows:
         return LinkRows(pages, 1 / np.maximum(self.live[pages], 1), links.astype(np.int64), sources)

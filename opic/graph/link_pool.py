@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.arrays import NO_RUN, Bools, Int32s, Int64s, Runs, Uint32s, grown
+from opic.arrays import NO_RUN, VALUES_AT_ONCE, Bools, Int32s, Int64s, Runs, Uint32s, grown
 
 NOT_KEPT: Final = NO_RUN  # Instead of a number of links: the page's links are not known.
 UNKNOWN_PAGE: Final = (1 << 32) - 1  # A link to a page that has no number yet.
@@ -68,7 +68,16 @@ class LinkPool(Runs):
 
     def to(self, page: int) -> Int64s:
         """Return the pages that link to a page, ascending: O(links of all pages), one comparison a link."""
-        hits = np.flatnonzero(self.values[: self.used] == page)
+        return self._linking(np.flatnonzero(self.values[: self.used] == page))
+
+    def to_any(self, pages: Bools) -> Int64s:
+        """Return the pages that link to any with a flag, ascending: O(links of all pages), one look-up a link."""
+        firsts, values = range(0, self.used, VALUES_AT_ONCE), self.values[: self.used]
+        hits = [np.flatnonzero(pages[values[first : first + VALUES_AT_ONCE]]) + first for first in firsts]
+        return np.unique(self._linking(np.concatenate(hits))) if hits else np.zeros(0, np.int64)
+
+    def _linking(self, hits: Int64s) -> Int64s:
+        """Return the pages whose present links are at these places, ascending, a page as often as it has some."""
         runs = np.searchsorted(self._run_start[: self._runs], hits, side="right") - 1
         sources = self._run_page[runs].astype(np.int64)
         return np.sort(sources[self.starts[sources] == self._run_start[runs]])

@@ -10,6 +10,7 @@ from plain_flow import exact, residual, returns, transitions
 
 from opic import arrays
 from opic.arrays import Uint32s
+from opic.graph import known_graph
 from opic.graph.flow import Flow
 from opic.graph.known_graph import KnownGraph
 from opic.graph.link_pool import UNKNOWN_PAGE, LinkPool
@@ -125,4 +126,5 @@ TestChangingGraph.settings = examples(150, stateful_step_count=25)
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays, "GARBAGE_MIN", 10)
+    monkeypatch.setattr(known_graph, "ROWS_MAX", 5)  # Of at most nine pages: both ways are taken.
     monkeypatch.setattr(arrays, "VALUES_AT_ONCE", 5)

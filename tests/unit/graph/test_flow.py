@@ -70,3 +70,27 @@ def test_damping_near_1_does_not_make_settling_endless() -> None:
     assert steps <= LINKS_A_SETTLE / LINKS_A_STEP + 1
     truth = exact(transitions(links, set(), pages), np.ones(pages), flow.damping)
     assert float(np.abs(flow.shares - truth).sum()) <= flow.bound
+
+
+def test_pages_that_go_and_come_back_are_followed_without_a_pass_over_all_links(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At most crawls some page goes between any two settlings."""
+    pages, pool = 200, LinkPool()
+    links = {page: sorted({(page + 1) % pages, (page + 7) % pages, 0} - {page}) for page in range(pages)}
+    for page, shown in links.items():
+        put(pool, page, np.array(shown, np.uint32))
+    flow, gone = Flow(DAMPING, graph := KnownGraph(pool)), np.zeros(pages, bool)
+    graph.advance(np.ones(pages, bool), gone, None)
+    flow.advance(np.ones(pages))
+    assert flow.settle(BOUND)
+    monkeypatch.setattr(Flow, "define", None)  # The pass.
+    for turned in ([3], [10, 11, 0], [3], [0, 150]):
+        gone = gone.copy()
+        gone[turned] ^= True
+        graph.advance(~gone, gone, {})
+        flow.advance(np.where(gone, 0.0, 1.0))
+        assert flow.settle(BOUND)
+        left = {page: shown for page, shown in links.items() if not gone[page]}
+        truth = exact(transitions(left, set(np.flatnonzero(gone).tolist()), pages), flow.teleport, DAMPING)
+        assert float(np.abs(flow.shares - truth).sum()) <= flow.bound

@@ -5,6 +5,7 @@ import pytest
 from link_pools import links_of
 
 from opic import arrays
+from opic.graph import link_pool
 from opic.graph.link_pool import UNKNOWN_PAGE, LinkPool
 from opic.graph.pooled_matrix import PooledMatrix
 
@@ -13,7 +14,8 @@ PAGES = 30
 
 def test_pool_has_the_links_and_in_links_of_a_dict_through_many_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays, "GARBAGE_MIN", 10)
-    monkeypatch.setattr(arrays, "VALUES_AT_ONCE", 3)
+    for module in (arrays, link_pool):
+        monkeypatch.setattr(module, "VALUES_AT_ONCE", 3)
     pool, seen, draw = LinkPool(), dict[int, list[int]](), np.random.default_rng(7)
     for step in range(300):
         pages = draw.choice(20, draw.integers(1, 4), replace=False)
@@ -36,6 +38,8 @@ def test_pool_has_the_links_and_in_links_of_a_dict_through_many_changes(monkeypa
             assert (links is None) == (page not in seen)
             assert links is None or links.tolist() == seen[page]
             assert pool.to(page).tolist() == sources[page]
+        flags = draw.random(PAGES + step + 1) < 0.1
+        assert pool.to_any(flags).tolist() == sorted({page for to in np.flatnonzero(flags) for page in pool.to(to)})
         assert pool.link_counts(PAGES).tolist() == [len(sources[to]) for to in range(PAGES)]
         assert pool.link_counts(5).tolist() == [len(sources[to]) for to in range(5)]
 
