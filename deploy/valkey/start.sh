@@ -1,5 +1,5 @@
 #!/bin/sh
-# Starts a server of the store. The passwords of the environment go, hashed, into its access rules, which are made anew
+# Starts a server of the store. The passwords of the environment go, hashed, into its access rules, which are made again
 # at each start; so neither they nor their hashes stand on a command line or in a volume.
 set -eu
 conf=${STORE_CONF:-/etc/opic}
