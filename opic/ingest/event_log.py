@@ -69,11 +69,19 @@ class AppendTerms:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A call that the store remembers: the terms of its check, and how many of its records are in the log."""
+    """A call that the store remembers: the terms of its check, and how many of its records are in the log.
+
+    Attributes:
+        terms: of the check.
+        done: how many of its records are in the log.
+        packed: how its records were counted: 1 if events were packed, 0 if each was one; None: as the log has them.
+        era: of the log that has them.
+    """
 
     terms: AppendTerms
     done: int
-    era: bytes = field(default=ANY_ERA, compare=False)  # Of the log that has them.
+    packed: int | None = None
+    era: bytes = field(default=ANY_ERA, compare=False)
 
 
 class LogPositions(dict[str, int]):
@@ -172,10 +180,10 @@ class EventLog:
         if not answer:
             return None
         packed, era = answer
-        body, terms, done = msgpack.unpackb(packed, raw=True)
+        body, terms, done, *counted = msgpack.unpackb(packed, raw=True)
         if body != call.body:
             raise _reused()
-        return Begun(AppendTerms.unpack(terms), done, era or b"")
+        return Begun(AppendTerms.unpack(terms), done, counted[0] if counted else None, era or b"")
 
     def append_once(
         self, call: KeyedCall, values: Sequence[bytes], begun: Begun | None, terms: AppendTerms
@@ -207,18 +215,19 @@ class EventLog:
 
     def left(self, begun: Begun, values: Sequence[bytes]) -> int:
         """Return how many events of a call are not in the log yet, about: records that pack them are counted."""
-        records = self._records(values)
+        records = self._records(values, begun)
         return len(values) * (len(records) - begun.done) // max(len(records), 1)
 
-    def _records(self, values: Sequence[bytes]) -> Sequence[bytes]:
-        return list(packs(values)) if self._packs_events else values
+    def _records(self, values: Sequence[bytes], begun: Begun | None = None) -> Sequence[bytes]:
+        packed = self._packs_events if begun is None or begun.packed is None else begun.packed
+        return list(packs(values)) if packed else values
 
     def remember(
         self, call: KeyedCall, values: Sequence[bytes], begun: Begun | None, terms: AppendTerms
     ) -> Positions | None:
         """Append the events of a call as `append_once`, but remember one without values too: others are elsewhere."""
         start, remembered, era = begun.done if begun else 0, begun is not None, begun.era if begun else ANY_ERA
-        values, end = self._records(values), 0
+        values, end = self._records(values, begun), 0
         while start < len(values) or not remembered:
             stop = _stop(values, start)
             status, *more = self._append(

@@ -80,7 +80,7 @@ class MovedEntries:
     def _of(self, key: Key, shard: int, entry: tuple[Any, ...]) -> Iterator[tuple[int, tuple[Any, ...]]]:
         """Yield the shards that an entry goes to, and the entry there."""
         if key.carried is Carried.FIRST:
-            yield 0, entry
+            yield 0, self._call(entry) if key is Keys.calls else entry
         elif key.carried is Carried.ALL:
             yield from ((to, entry) for to in range(self._places.shards))
         elif key.carried is Carried.BY_HOST:
@@ -88,6 +88,12 @@ class MovedEntries:
             yield shard_of(entry[0].decode(), self._places.shards), (entry[0], value)
         elif (moved := PAGES.get(key.name, _by_id)(self, shard, entry)) is not None:
             yield moved
+
+    def _call(self, entry: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return a call with what its records in the log are: a log of one shard packs events, as `EventLog` does."""
+        body, terms, done, *counted = msgpack.unpackb(entry[1], raw=True)
+        packed = counted or [int(len(self._crawl) == 1)]
+        return entry[0], msgpack.packb((body, terms, done, *packed), use_bin_type=False)  # Lua reads no other.
 
     def page_there(self, shard: int, page: int) -> tuple[int, int]:
         """Return the shard and the number of a page there."""

@@ -125,7 +125,10 @@ class Keys:
     log = Key(STREAM, FILES, FIRST, "accepted records")
     end = Key(STRING, AT_END, FIRST, "end of the log")
     calls = Key(
-        HASH, AT_END, FIRST, "digest of an Idempotency-Key of the last day → body's digest, terms, values appended"
+        HASH,
+        AT_END,
+        FIRST,
+        "digest of an Idempotency-Key of the last day → body's digest, terms, values appended, if packed",
     )
     call_ends = Key(ZSET, AT_END, FIRST, "digest of an Idempotency-Key → when it ends")
     seen = Key(ZSET, FILES, ALL, "call with an Idempotency-Key that took effect → time of its record, for two days")

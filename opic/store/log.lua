@@ -65,7 +65,8 @@ local function append(keys, args)
     redis.call('ZREM', keys.callends, unpack(over))
   end
   if key ~= '' then
-    redis.call('HSET', keys.calls, key, cmsgpack.pack({body, terms, done + count}))
+    -- A crawl that was moved has calls of which it is kept whether their values are packed: see MovedEntries.
+    redis.call('HSET', keys.calls, key, cmsgpack.pack({body, terms, done + count, call and call[4] or nil}))
     if not call then redis.call('ZADD', keys.callends, string.format('%.0f', now + KEY_US), key) end
   end
   local stop = first

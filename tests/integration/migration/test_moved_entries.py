@@ -11,7 +11,7 @@ from migrations import moved, opened
 from servers import Server
 from serving import working
 
-from opic.ingest.event_log import KeyedCall
+from opic.ingest.event_log import AppendTerms, EventLog, KeyedCall
 from opic.messages.frontier import HostPoliteness
 from opic.model.events import CrawlEvent, encode_crawl_event
 from opic.service.backend import Backend
@@ -125,6 +125,30 @@ def test_metadata_dead_letters_keys_and_events_not_applied_go_along(servers: Ser
         pages = there.frontier.next(20).pages
         assert {page.meta["team"] for page in pages if page.meta} == {"red"}
     assert opened(servers, "second").audit()[0].conserved
+
+
+@pytest.mark.parametrize("shards", [(1, 3), (3, 1)], ids=str)
+def test_repeated_call_of_many_events_goes_on_where_it_was(valkey: Server, shards: tuple[int, ...]) -> None:
+    """The log of one shard packs events, that of many does not; part of a call is as it was begun."""
+    call, part = (KeyedCall.of(key, "json", b"the body") for key in ("a key", "another"))
+    urls = [[f"http://h{number % 7}.example/{which}/{number}" for number in range(250)] for which in range(2)]
+    whole, broken = ([event(url) for url in some] for some in urls)
+    with closing(backend(valkey, "crawl0", shards=shards[0])) as first, working(first):
+        first.seed(["http://h0.example/"])
+        first.await_effect(first.accept_once(call, lambda *_: _Judged(whole))[1])
+        terms = AppendTerms(first.clock.now_us(), first.limits)
+        assert isinstance(first.log, EventLog)
+        first.log.append_once(part, broken[:100], None, terms)  # Whoever sent it died after that.
+        first.await_effect({first.log.partition: first.log.end()})
+    for number, count in enumerate(shards[1:]):
+        moved(valkey, f"crawl{number}", f"crawl{number + 1}", shards=count)
+    with closing(backend(valkey, f"crawl{len(shards) - 1}")) as there, working(there):
+        for _ in range(2):
+            for key, values in ((call, whole), (part, broken)):
+                there.await_effect(there.accept_once(key, lambda *_, values=values: _Judged(values))[1])
+        assert there.crawl.totals().reads == 500
+        known = there.query.importance([url for some in urls for url in some])
+        assert {one and one["reads"] for one in known} == {1}
 
 
 class _Judged:
