@@ -16,7 +16,7 @@ from opic.errors import BadInput, SettingsError, StoreError
 from opic.service.backend import Backend
 from opic.service.open_crawls import OpenCrawls
 from opic.service.tokens import Token
-from opic.settings import check_regrant, topic_of
+from opic.settings import check_regrant
 from opic.urls.canonical import shown
 
 INTERFACE: Final = "http"
@@ -53,7 +53,9 @@ class CrawlCalls:
             raise BadInput(str(error)) from None
         made = await self._crawls.make(crawl, rules)
         starts = self._crawls.starts_workers or self._crawls.is_first(crawl)
-        topic = {} if self._settings.kafka_bootstrap is None else {"topic": topic_of(crawl)}
+        topic = {}
+        if self._settings.kafka_bootstrap is not None:
+            topic["topic"] = (await self._crawls.crawl(crawl)).backend.settings.kafka_topic
         worker = "of the service" if starts else f"start one: OPIC_CRAWL={crawl} opic worker"
         return Json({"name": crawl, "made": made, "worker": worker, **topic}, 201 if made else 200)
 

@@ -23,7 +23,7 @@ from opic.service.known_crawls import KnownCrawls
 from opic.service.moves import Closing, after_moves, hold_while
 from opic.service.stored_crawls import CrawlSize, check_removable, crawls_of, delete_crawl, make_crawl
 from opic.settings import Settings, topic_of
-from opic.store.connection import store_errors
+from opic.store.connection import Client, store_errors
 from opic.store.keys import CRAWL_NAME, Keys
 from opic.store.recognition import move_of
 from opic.store.shard import check_known
@@ -232,7 +232,7 @@ class OpenCrawls:
         return opened
 
     def _backend(self, name: str) -> Backend:
-        settings = settings_of(self._settings, name)
+        settings = with_topic_read(self._first.backend.crawl.client, settings_of(self._settings, name))
         check_topic(settings)
         backend = Backend(settings, self._first.backend.store, create=False)
         try:
@@ -392,6 +392,20 @@ def check_topic(settings: Settings) -> None:
 
         cluster = KafkaCluster(settings)
         cluster.check_topics(cluster.topic)
+
+
+def with_topic_read(client: Client, settings: Settings) -> Settings:
+    """Return the settings of a crawl with the topic that its workers have read, such as that of its name before a move.
+
+    Raises:
+        StoreError: the store can't be asked.
+    """
+    if settings.kafka_bootstrap is None:
+        return settings
+    from opic.ingest.kafka.known_offsets import topic_read
+
+    topic = topic_read(client, Keys(settings.crawl, 0))
+    return settings if topic is None else settings.model_copy(update={"kafka_topic": topic})
 
 
 def settings_of(settings: Settings, name: str) -> Settings:

@@ -11,7 +11,7 @@ from opic.errors import StoreError, StoreUnavailable
 from opic.ingest import Writer
 from opic.service.backend import Backend
 from opic.service.embedded import EmbeddedServer, disk_full
-from opic.service.open_crawls import OpenCrawls, settings_of
+from opic.service.open_crawls import OpenCrawls, settings_of, with_topic_read
 from opic.service.service_file import Address, address_of
 from opic.service.worker_processes import WorkerProcesses
 from opic.settings import Settings
@@ -92,7 +92,8 @@ class EmbeddedService:
 
     def run_workers(self, crawls: Collection[str], ended: Collection[str] = ()) -> None:
         """Let a worker run for each of these crawls beside that of OPIC_CRAWL, and for no other."""
-        wanted = [settings_of(self.settings, name) for name in crawls if name not in ended]
+        others = [settings_of(self.settings, name) for name in crawls if name not in ended]
+        wanted = [with_topic_read(self.backend.crawl.client, settings) for settings in others]
         self._workers.run([self.settings, *wanted], self.server.url)
 
     def _close_backend(self) -> None:

@@ -66,6 +66,14 @@ class FirstOffsets:
         return gone
 
 
+def topic_read(client: Client, first: Keys) -> str | None:
+    """Return the topic that workers of a crawl have read, if that is a single one; `first` has the keys of shard 0."""
+    with store_errors():
+        fields = [field.decode() for field in client.hkeys(first.meta)]
+    topics = [field.removeprefix(FIELD) for field in fields if field.startswith(FIELD)]
+    return topics[0] if len(topics) == 1 else None
+
+
 def check_topic(settings: Settings) -> None:
     """Check that the topic exists, and that the store has not lost what was read of it.
 

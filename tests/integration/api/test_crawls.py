@@ -443,3 +443,9 @@ def test_crawl_on_kafka_needs_its_topic_and_a_worker_of_its_own(kafka: Kafka, va
             after = feed(http, path, EVENTS)
             assert http.get(f"{path}/stats", params=after).json()["read_pages"] == 2
         assert http.get("/v1/stats").json()["known_pages"] == 0
+        moved(valkey, name, f"{name}-2", shards=1)  # It is asked by its new name alone.
+        after = feed(http, f"{path}-2", [{"url": "http://later.example/"}])
+        with workers(settings_of(kafka, valkey, topic, crawl=f"{name}-2"), tmp_path):
+            assert http.get(f"{path}-2/stats", params=after).json()["read_pages"] == 3
+        assert http.put(f"{path}-2", json={}).json()["topic"] == topic
+        assert http.put(f"/v1/crawls/{own.name}", json={}).json()["topic"] == own.name
