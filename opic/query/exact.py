@@ -78,7 +78,7 @@ class Exact:
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
         self._order: FetchOrder | None = None
-        self._always = True
+        self._always, self._asked = True, False  # Whether a question wanted a view before there was one.
         self._settled = threading.Event()  # Once there is a first view.
         self._kept.release_listeners.append(self._forget)
 
@@ -99,7 +99,7 @@ class Exact:
 
         Args:
             order: of the pages to fetch, which is computed in that thread as well.
-            always: settle whenever something changed; else only when the order is due.
+            always: settle whenever something changed; else when the order is due, and once a question asks.
         """
         self._order, self._always = order, always
         self._crawl.upkeep.threads = True
@@ -142,7 +142,8 @@ class Exact:
         """Settle both flows where something changed, after one reading of the links: neither misses a change."""
         order = self._order if self._order is not None and self._order.due() else None
         changed = self._is_stale() or self._trust_heads != self._crawl.heads()
-        if order is None and not (changed and self._always):
+        first = self._asked and self._unsettled.moved is None
+        if order is None and not (changed and (self._always or first)):
             return
         with self._kept.lock:
             read = self._settle(trust=True)
@@ -214,8 +215,10 @@ class Exact:
         upkeep = self._crawl.upkeep
         self._crawl.follow(self._crawl.recent() if since is None else since)
         self._kept.check()
-        if self._thread is not None and self._unsettled.moved is None and not self._settled.wait(FIRST_SECONDS):
-            raise StoreUnavailable(NOT_YET)
+        if self._thread is not None and self._unsettled.moved is None:
+            self._asked = True
+            if not self._settled.wait(FIRST_SECONDS):
+                raise StoreUnavailable(NOT_YET)
         view = self._now()
         if upkeep.serves(view.as_of) or not self._is_stale(further=further):
             return view

@@ -214,6 +214,22 @@ def test_service_answers_by_links_by_default(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_exact_importance_is_there_for_who_asks_where_another_policy_is_the_default(tmp_path: Path) -> None:
+    with serving_embedded(tmp_path / "data", policy="loaded") as (http, _):
+        asked = {"url": PAGES[0], "policy": "exact"}
+
+        def importance_after(links: list[str]) -> dict[str, Any]:
+            events = [{"url": page, "links": links} for page in PAGES]
+            after = http.post("/v1/events", json=events).json()["position"]
+            wait_until(lambda: http.get("/v1/importance", params=asked | {"after": after}).is_success, WAIT_SECONDS)
+            answer: dict[str, Any] = http.get("/v1/importance", params=asked).json()
+            return answer
+
+        assert importance_after([PAGES[0], PAGES[3]])["rank"] == 1
+        assert importance_after([PAGES[3]])["rank"] > 1
+
+
+@pytest.mark.slow
 def test_service_without_links_says_what_to_set(tmp_path: Path) -> None:
     with (
         EmbeddedService(Settings.load(data=tmp_path / "data", keep_links=False)) as service,
