@@ -13,7 +13,7 @@ from command_line import run_here
 from conftest import ONE_SERVER
 from logs import PARTITION
 from migrations import links_of, moved, opened, pages_of
-from processes import environment
+from processes import environment, wait_until
 from servers import Server
 
 from opic.admission import Admission
@@ -63,10 +63,6 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[list[int
             for kind in (redis.Connection, redis.UnixDomainSocketConnection):
                 patch.setattr(kind, name, dying(getattr(kind, name)))
         yield sent
-
-
-def moved_to(server: Server) -> str:
-    return str(server.client().hget(Keys("first", 0).meta, "moved").decode())
 
 
 def filled(server: Server, shards: int) -> Crawl:
@@ -252,20 +248,20 @@ def test_neither_crawl_is_removed_while_one_is_moved_to_the_other(
 def test_endpoint_says_once_that_the_new_crawl_is_not_open_yet(
     valkey: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    filled(valkey, 1)
-    with killed_at(monkeypatch, 1 << 30) as sent:
-        begun(valkey)
-    valkey.client().flushall()
+    def killed(_: Target) -> None:
+        raise Killed
+
     filled(valkey, 1)
     settings = Settings.load(store=valkey.url, crawl="first")
     with StandingService(settings) as service:
         tokens = Tokens(settings)
         succession = Succession(service, allow_open=False, metrics=Metrics(service.backend, tokens), tokens=tokens)
-        with killed_at(monkeypatch, sent[0] - 1), pytest.raises(Killed):
-            begun(valkey)
-        assert moved_to(valkey) == "second"
-        with pytest.raises(StoreUnavailable):
-            service.backend.crawl.follow()
+        with monkeypatch.context() as patch:
+            patch.setattr(Target, "open", killed)
+            with pytest.raises(Killed):
+                begun(valkey)
+        assert valkey.client().hget(Keys("first", 0).meta, "moved") == b"second"
+        wait_until(lambda: service.backend.crawl.stopped)
         for _ in range(5):
             succession._look()
         said = [record.levelname for record in caplog.records if "a backup is being restored" in record.getMessage()]
