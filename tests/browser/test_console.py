@@ -15,10 +15,11 @@ import curls
 import httpx
 import pytest
 from chromium import running_browser
+from command_line import run_here
 from conftest import want_server
 from kafka_crawl import serving
 from playwright.sync_api import Browser, ConsoleMessage, Page, Response, expect
-from processes import POLL_SECONDS, Service, running, wait_until
+from processes import POLL_SECONDS, Service, environment, running, wait_until
 from repository import ROOT
 from servers import Server
 
@@ -634,6 +635,17 @@ def test_a_crawl_is_chosen_where_the_token_is_for_several(browser: Browser, tmp_
             watched.text("#top-rows", "news.example")
             watched.page.select_option("#crawl", "default")
             watched.text("#where", "Crawl default")
+            watched.page.goto(f"{own.url}/?crawl=nothere")
+            watched.text("#where", "There is no crawl nothere here")
+            watched.text("#state-text", "No such crawl")
+            watched.page.select_option("#crawl", "default")
+            watched.text("#where", "Crawl default")
+            moved = run_here(["migrate", "news-2", "--shards", 2, "--crawl", "news", "--data", own.data], environment())
+            assert moved.returncode == 0, moved.stderr
+            watched.page.goto(f"{own.url}/?crawl=news")
+            watched.text("#where", "Crawl news-2")
+            expect(watched.page.locator("#crawl option")).to_have_text(["default", "news-2"], timeout=WAIT_MS)
+            expect(watched.page.locator("#crawl")).to_have_value("news-2")
 
 
 def test_console_makes_no_calls_while_paused_or_hidden(watched: Watched) -> None:

@@ -201,10 +201,13 @@ function showRules({ rules, traps }) {
   setText(byId("rules-traps"), traps.on === false ? "Spider traps are not looked for." : "URLs that look like spider traps are held back.");
 }
 
-// The crawls that the token is for, to choose from if there are others than the one that is shown.
-function showCrawls({ crawls, default: own }) {
+// The crawls that the token is for, to choose from if there are others than the one that is shown. The name of one that
+// was moved leads to the other one.
+function showCrawls({ crawls, default: named }) {
   const names = crawls.filter((one) => !one.moved_to).map((one) => one.name);
-  const shown = crawl || own;
+  const moves = new Map(crawls.map((one) => [one.name, one.moved_to]));
+  const leadsTo = (name) => (moves.get(name) ? leadsTo(moves.get(name)) : name);
+  const [own, shown] = [leadsTo(named), leadsTo(crawl || named)];
   byId("crawl-form").hidden = !names.some((name) => name !== shown);
   const choice = byId("crawl");
   const options = [...new Set([shown, ...names])].sort();
@@ -247,6 +250,7 @@ const PANELS = [
 ].map((panel) => ({ ...panel, due: 0, busy: false, came: null, age: 0 }));
 const STATS = PANELS[0];
 const TOP = PANELS[1];
+const CHOICE = PANELS.find((panel) => panel.id === "crawl");
 const AUDIT = PANELS.at(-1);
 
 async function refresh(panel) {
@@ -259,6 +263,7 @@ async function refresh(panel) {
     panel.due = panel.came + panel.every;
     if (panel === AUDIT && panel.came - began > AUDIT_COSTLY_SECONDS) panel.due = Infinity;
     back();
+    if (panel === STATS) noCrawl(false);
     panel.show(answer);
   } catch (error) {
     if (!(error instanceof Trouble)) throw error;
@@ -266,9 +271,10 @@ async function refresh(panel) {
     if (error.kind === "token") await tokenRefused(error.message);
     else if (error.kind === "away" && panel === STATS) lost(error);
     else {
+      if (panel === STATS && error.kind === "missing") noCrawl(true);
       if (error.kind === "missing") panel.due = clock() + MISSING_SECONDS;
       // One call that fails is that part's trouble; whether the service is away the counters tell.
-      STATS.due = 0;
+      if (panel !== STATS) STATS.due = 0;
       byId("audit").dataset.conserved = panel === AUDIT ? "wait" : byId("audit").dataset.conserved;
       setText(byId(`${panel.id}-none`) ?? byId("verdict"), error.kind === "missing" ? MISSING : plain(error.message));
     }
@@ -286,6 +292,13 @@ function lost(trouble) {
   away = { at: away?.at ?? Date.now() / 1000, tries, retryAt: clock() + wait };
   setText(byId("trouble-text"), plain(trouble.message));
   byId("trouble").hidden = false;
+}
+
+let isNone = false; // Whether there is no crawl of the name in the address.
+
+function noCrawl(none) {
+  isNone = none;
+  if (none) setText(byId("where"), `There is no crawl ${plain(crawl)} here: it was removed, or never made.`);
 }
 
 function back() {
@@ -369,6 +382,7 @@ function beat() {
   }
   if (STATS.came === null) {
     if (!STATS.busy && now >= STATS.due) refresh(STATS); // The first alone: it may say that a token is wanted.
+    if (isNone && !CHOICE.busy && now >= CHOICE.due) refresh(CHOICE);
     return;
   }
   for (const panel of PANELS) if (!panel.busy && now >= panel.due) refresh(panel);
@@ -386,8 +400,8 @@ function tell() {
     }
   }
   if (found.came !== null) setText(byId("page-age"), `${span(found.age + now - found.came)} old`);
-  const state = tokenWanted ? "token" : away ? "away" : paused ? "paused" : STATS.came === null ? "wait" : warnings.length ? "warns" : "live";
-  const said = { token: "Token wanted", away: "No answer", paused: "Paused", wait: "Connecting", live: "Live", warns: "Live, and something needs care" }[state];
+  const state = tokenWanted ? "token" : away ? "away" : isNone ? "none" : paused ? "paused" : STATS.came === null ? "wait" : warnings.length ? "warns" : "live";
+  const said = { token: "Token wanted", away: "No answer", none: "No such crawl", paused: "Paused", wait: "Connecting", live: "Live", warns: "Live, and something needs care" }[state];
   byId("main").hidden = tokenWanted && STATS.came === null; // There is nothing to show yet.
   byId("warnings").hidden = state !== "warns";
   setSentence(byId("warnings"), warnings.map((text) => `${plain(text).replace(/\.$/, "")}.`).join(" "));
