@@ -1,6 +1,7 @@
 """A reason not to offer a page is one row of a table: declaring it is enough to hold pages back and to tell of it."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,9 @@ pytestmark = pytest.mark.slow  # `make check` stays under two minutes.
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> Any:
     script, folder = Path(declared_hindrances.__file__), tmp_path_factory.mktemp("declared")
-    done = subprocess.run([sys.executable, script, folder], capture_output=True, text=True, timeout=120, check=True)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, script, folder]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, env=env)
     return json.loads(done.stdout)
 
 
