@@ -217,6 +217,8 @@ class Admission:
     def ration(self, *, idle: bool = False) -> Ration | None:
         """Return the quota of one choice for large hosts and outgrown sites; None if there is no limit.
 
+        By the policy as `check_policy` read it.
+
         Args:
             idle: no other pages are available, so large hosts are not limited, and an outgrown site may give one page
                 every SPARED_SECONDS.
@@ -224,7 +226,6 @@ class Admission:
         Raises:
             Outdated: a replica was reloaded in the meantime.
         """
-        self.check_policy()
         with self._lock:
             self._weigh()
             weighed, traps = self._weighed, self._policy.traps

@@ -61,7 +61,8 @@ class Choices:
             self._importance, self.trust = importance, trust
             if orders.inlinks is not None:
                 self._hot.linked(orders.inlinks.apply_news())
-            self._policies.use(orders.inlinks, orders.scores)
+            if orders.inlinks is not None or orders.scores is not None:
+                self._policies.use(orders.inlinks, orders.scores)
 
     def ranking(self, mode: str) -> RankedOrder | None:
         """Return the order of a mode where no policy decides; None if it is by cash."""

@@ -14,7 +14,7 @@ from opic.errors import NotKept
 from opic.frontier import page_counts
 from opic.frontier.crawl_orders import CrawlOrders
 from opic.frontier.held_pages import read_host_politeness, write_host_politeness
-from opic.frontier.leases import await_leases, leases_of, server_runs
+from opic.frontier.leases import await_leases, leases_of, release_leases, renew_leases, server_runs
 from opic.frontier.next_answers import Shares, static_shares
 from opic.frontier.page_counts import CENSUS_KINDS
 from opic.frontier.page_keys import GREEDY, OFFERED_BITS
@@ -366,7 +366,7 @@ class Frontier:
             BadInput: a string is not a lease; then none is released.
         """
         named = leases_of(self.crawl, leases).values()
-        return Released(self._scheduler.release([lease for lease in named if lease is not None]))
+        return Released(release_leases(self.crawl, [lease for lease in named if lease is not None]))
 
     def renew(self, leases: Sequence[str], lease_seconds: float | None = None) -> Renewed:
         """Let leases run for `lease_seconds` from now, the configured duration if None. They keep their tokens.
@@ -377,7 +377,7 @@ class Frontier:
         seconds = check_lease_seconds(self.politeness.lease_seconds if lease_seconds is None else lease_seconds)
         named = leases_of(self.crawl, leases)
         runs = server_runs(self.crawl)
-        ends = self._scheduler.renew([lease for lease in named.values() if lease is not None], seconds)
+        ends = renew_leases(self.crawl, [lease for lease in named.values() if lease is not None], seconds)
         await_leases(self.crawl, ends, runs)
         renewed = {
             token: ends[lease] / MILLION for token, lease in named.items() if lease is not None and lease in ends

@@ -248,15 +248,15 @@ class HotCrawl:
             self._rules = rules
             for shard in range(len(self.crawl)):
                 self._judged(shard, np.arange(len(self.crawl.replicas[shard])))
-        if admission.behind and self.crawl.upkeep.quick:
+        if not admission.behind:
+            self.end_suspicions()
+        elif self.crawl.upkeep.quick:
             self.judge_batches(1)
-        elif admission.behind and time.monotonic() >= self._judged_next:  # Choices judge what they meet before.
+        elif time.monotonic() >= self._judged_next:  # Choices judge what they meet before.
             began, self._judged_shard = time.thread_time(), (self._judged_shard + 1) % len(self.crawl)
             admission.judge_next(self._judged_shard)
             rest = JUDGE_REST_SUSPECTS if len(self.suspects) else JUDGE_REST
             self._judged_next = time.monotonic() + rest * (time.thread_time() - began)
-        if len(self.suspects) and not admission.behind:
-            self.end_suspicions()
 
     def end_suspicions(self) -> None:
         """Choose from all hosts again."""

@@ -380,12 +380,11 @@ class HotShard:
         self.order.release(ids[~kept])
         self._rest(rests)
 
-    def _rest(self, until: dict[int, float]) -> None:
-        if until:
-            self._rest_hosts(np.array(list(until), np.int64), np.array(list(until.values())))
-
-    def _rest_hosts(self, hosts: Int64s, until: Float64s) -> None:
+    def _rest(self, ends: Mapping[int, float]) -> None:
         """Block hosts until these times, and as long as their groups rest."""
+        if not ends:
+            return
+        hosts, until = np.array(list(ends), np.int64), np.array(list(ends.values()))
         if self._groups is not None:
             if len(self._own_free) <= (last := int(hosts.max())):
                 self._own_free = grown(self._own_free, last + 1)

@@ -154,7 +154,7 @@ class PagesRequest:
         check_lease_seconds(seconds)
         _check_policy(mode, policy)
         within = sorted({host_of_name(name) for name in (*domains, *(() if domain is None else (domain,)))})
-        near = nearness_of(None if max_depth is None else min(max_depth, DEPTH_MAX))
+        near = 0 if max_depth is None else nearness_of(min(max_depth, DEPTH_MAX))
         if hosts is not None:
             hosts = max(min(hosts, n), 1)
         delays = {host_of_name(host): _crawl_delay(host, delay) for host, delay in (crawl_delays or {}).items()}

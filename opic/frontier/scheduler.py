@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
@@ -24,7 +24,7 @@ from opic.frontier.crawl_orders import READ, UNREAD, CrawlOrders, Orders
 from opic.frontier.group_claims import GroupClaims
 from opic.frontier.hot_crawl import HotCrawl
 from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
-from opic.frontier.leases import Lease, await_leases, release_leases, renew_leases, server_runs
+from opic.frontier.leases import Lease, await_leases, release_leases, server_runs
 from opic.frontier.next_answers import NextAnswers, Shares, Shortage
 from opic.frontier.page_keys import GREEDY, keys_by_cash, times_priority
 from opic.frontier.request_parts import ChosenPage, Leased, RequestPart, ShardCall
@@ -140,7 +140,7 @@ class FrontierScheduler:
             await_leases(self.crawl, given, runs, claimed)
         except StoreError:
             try:  # No crawler received them, and a lease that expires counts as a failed fetch.
-                self.release(list(given))
+                release_leases(self.crawl, given)
             except StoreError as error:
                 log.warning("%d leases that no crawler received remain until they expire: %s", len(given), error)
             raise
@@ -426,14 +426,6 @@ class FrontierScheduler:
         if self.admission is not None:
             shards = len(self.hot.shards)
             self.admission.note([page.host * shards + shard for page, (shard, _) in zip(chosen, places, strict=True)])
-
-    def release(self, leases: Sequence[Lease]) -> int:
-        """Release leases; return how many of them were still active."""
-        return release_leases(self.crawl, leases)
-
-    def renew(self, leases: Sequence[Lease], seconds: float) -> Mapping[Lease, int]:
-        """Extend leases to this many seconds from now; return the new ends of those that still run."""
-        return renew_leases(self.crawl, leases, seconds)
 
 
 def _end(worths: Sequence[float], start: int, count: int, least: float) -> int:

@@ -83,7 +83,7 @@ class PageStanding:
     is_given_up: bool  # After failed fetches, by an event, or with its host.
     rules: list[AppliedRule]  # Those that apply to it.
     page: Int64s  # Its id, (1,).
-    held_by: list[Hindrance]  # Those whose mask or time holds it back.
+    held_by: list[Hindrance]  # Those whose mask or time alone says that it is held back.
 
     @classmethod
     def read(
@@ -106,8 +106,8 @@ class PageStanding:
         group, rules = read_group(crawl, host, address, politeness.by), [] if admission is None else admission.why(url)
         with replica.lock:
             columns = _columns_of(host, own, limit, ShardColumns(replica, politeness, admission))
-            (failed_fetches,), (priority,) = (replica.column(name, ids).tolist() for name in ("failures", "priority"))
-            is_given_up, silence = _first(columns.given_up(ids), False), _silence_of(replica, host, politeness)
+            held_by = [row for row in HINDRANCES if row.holds is None and _holds_back(row, columns, ids, now)]
+            is_given_up, silence = "given_up" in {row.kind for row in held_by}, _silence_of(replica, host, politeness)
             own_free = max(float(host_free or 0) if delay else 0.0, float(blocked or 0), silence.until)
             return cls(
                 now=now,
@@ -122,10 +122,10 @@ class PageStanding:
                 refused=refused[1] if refused and holds.since(refused[0], politeness.retry_seconds) else None,
                 revisit_at=_later(_first(columns.revisit_at(ids), 0.0), now),
                 revisit_seconds=_first(columns.revisit.seconds(ids), 0.0),
-                failed_fetches=None if failed_fetches == GIVEN_UP else failed_fetches,
+                failed_fetches=_failed_fetches(replica, ids),
                 silence=silence,
                 not_before=_later(_first(columns.not_before(ids), 0.0), now),
-                priority=priority,
+                priority=float(replica.column("priority", ids)[0]),
                 host_limit=int(limit or 0),
                 host=host,
                 state=int(replica.state[ids][0]),
@@ -134,7 +134,7 @@ class PageStanding:
                 is_given_up=is_given_up,
                 rules=rules,
                 page=ids,
-                held_by=[row for row in HINDRANCES if _holds_back(row, columns, ids, now)],
+                held_by=held_by,
             )
 
     @property
@@ -195,6 +195,11 @@ def _holds_back(row: Hindrance, columns: ShardColumns, page: Int64s, now: float)
 def _first(column: NDArray[Any] | None, default: T) -> T:
     """Return the only value of a column, or what no column means."""
     return default if column is None else type(default)(column[0])
+
+
+def _failed_fetches(replica: Replica, page: Int64s) -> int | None:
+    failures = int(replica.column("failures", page)[0])
+    return None if failures == GIVEN_UP else failures
 
 
 def _delay_of(own: HostPoliteness, politeness: PolitenessSettings, asked_for: float) -> float:

@@ -365,7 +365,7 @@ class Crawl(CrawlShards):
                     continue
                 if int(ids.max(initial=-1)) >= len(replica):
                     raise IndexError(f"shard {number} has no page {int(ids.max())}")
-                columns.append([replica.cash(ids), *(replica.column(name, ids) for name in ROWS)])
+                columns.append([replica.cash(ids), *replica.columns_of(ROWS, ids)])
                 measures.append(replica.histories.measures(replica.columns.row[ids]))
         if len(columns) == 1:
             return Rows(as_of, books, heads, measures[0], *columns[0])

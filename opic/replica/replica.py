@@ -250,12 +250,21 @@ class Replica:
 
     def column(self, name: str, ids: Ids) -> NDArray[Any]:
         """Return the values of a column of pages, (n,), wherever it is kept."""
-        kind = BY_NAME[name].kind
-        if kind is ColumnKind.SPARSE:
-            return self.columns.values_of(name, ids)
-        of_history = kind is ColumnKind.HISTORY
-        table, rows = (self.histories.rows, self.columns.row[ids]) if of_history else (self.columns, ids)
-        values: NDArray[Any] = getattr(table, name)[rows]
+        return self.columns_of([name], ids)[0]
+
+    def columns_of(self, names: Sequence[str], ids: Ids) -> list[NDArray[Any]]:
+        """Return the values of columns of pages, (n,) each, wherever they are kept."""
+        values, rows = list[NDArray[Any]](), self.columns.row[ids]
+        for name in names:
+            kind = BY_NAME[name].kind
+            if kind is ColumnKind.SPARSE:
+                values.append(self.columns.values_of(name, ids))
+            else:
+                values.append(
+                    getattr(self.histories.rows, name)[rows]
+                    if kind is ColumnKind.HISTORY
+                    else getattr(self.columns, name)[ids]
+                )
         return values
 
     @contextmanager

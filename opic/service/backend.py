@@ -81,6 +81,7 @@ class Backend:
         asking, appending = (connect(url, retries=n, timeout_seconds=ANSWER_SECONDS) for n in (3, 0))
         settings = after_moves(asking, settings)
         self.settings, self.store = settings, url
+        self._data = settings.data_dir() if settings.embedded else None
         known = KnownCrawls(settings)
         known.check(asking)
         shards = settings.shards
@@ -247,7 +248,7 @@ class Backend:
 
     def disk_full(self) -> str | None:
         """Return why nothing may be written to an embedded store now, or None."""
-        return disk_full(self.settings.data_dir()) if self.settings.embedded else None
+        return None if self._data is None else disk_full(self._data)
 
     def check_room(self) -> None:
         """Raise DiskFull if the disk has no room for a write.

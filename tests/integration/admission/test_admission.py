@@ -138,6 +138,7 @@ def test_why_says_which_trap_threshold_was_exceeded(crawled: Crawled, pages: lis
 
 def having(crawled: Crawled, asked: Sequence[int], *, idle: bool = False) -> list[bool]:
     """Return which pages of hosts may be had."""
+    crawled.admission.check_policy()
     ration = crawled.admission.ration(idle=idle)
     return [True] * len(asked) if ration is None else ration.fit(np.array(asked, np.int64)).tolist()
 
@@ -168,6 +169,7 @@ def test_ration_counts_only_the_suggestions_that_were_taken(crawled: Crawled) ->
     crawled.put(traps={"host_pages": 10})
     snapshot = crawled.seed(*(f"http://big.example/{n}" for n in range(11)), "http://small.example/")
     big = snapshot.hosts.number("big.example") or 0
+    crawled.admission.check_policy()
     ration = crawled.admission.ration()
     assert ration is not None
     asked = np.full(30, big, np.int32)
