@@ -349,29 +349,29 @@ class HotCrawl:
     def census(self) -> Int64s:
         """Count the known pages by class and by what holds them back, (classes, `page_counts.CENSUS_KINDS`)."""
         counts = np.zeros((CLASSES_MAX, len(CENSUS_KINDS)), np.int64)
-        for hot in self.shards:
-            with hot.replica.lock:
-                hot.order.advance(hot.now())
-                counts += hot.order.counts.census(hot.replica.state)
+        for hot in self._advanced():
+            counts += hot.order.counts.census(hot.replica.state)
         return counts
 
     def kinds(self) -> Int64s:
         """Count the pages by what holds them back, (`page_counts.CODES` / 2, 2): never read, and read."""
         counts = np.zeros(CODES, np.int64)
+        for hot in self._advanced():
+            counts += hot.order.counts.totals
+        return counts.reshape(-1, 2)
+
+    def _advanced(self) -> Iterator[HotShard]:
+        """Yield each shard as of now, while its lock is held."""
         for hot in self.shards:
             with hot.replica.lock:
                 hot.order.advance(hot.now())
-                counts += hot.order.counts.totals
-        return counts.reshape(-1, 2)
+                yield hot
 
     def group_counts(self) -> tuple[int, int]:
         """Count the politeness groups, and the free pages of hosts whose group rests."""
         resting, pages = self.groups.resting(), 0
-        for shard, hot in enumerate(self.shards) if resting else ():
-            with hot.replica.lock:
-                hot.order.advance(hot.now())
-                hosts = self.groups.hosts_in(shard, resting)
-                pages += int(hot.order.counts.free_pages(hosts).sum())
+        for shard, hot in enumerate(self._advanced() if resting else ()):
+            pages += int(hot.order.counts.free_pages(self.groups.hosts_in(shard, resting)).sum())
         return len(self.groups), pages
 
     def live(self) -> int:

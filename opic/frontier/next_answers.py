@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from opic.frontier.choices import Choices
 from opic.frontier.crawl_orders import CrawlOrders
 from opic.frontier.hot_crawl import HotCrawl
@@ -74,7 +76,6 @@ class NextAnswers:
             rationed: whether pages were skipped because of the quota of their host or site.
         """
         policy, shares = self._shares([page.lease.shard_page for leased in granted for page in leased])
-        shard = self._crawl.shards[0]
         left, shortages, answers = iter(shares), dict[Scope, Shortage](), list[NextPages]()
         for request, leased in zip(requests, granted, strict=True):
             scope = request.mode, request.domains, request.nearness, not leased
@@ -82,10 +83,11 @@ class NextAnswers:
                 shortages[scope] = self.shortage(*scope)
             waiting, exhausted, at_rest = shortages[scope]
             ranks = [(-page.key, page.lease.shard_page) for page in leased]
-            told = sorted(zip(ranks, leased, left, strict=False))  # No two have the same rank.
+            pages = (granted_page.page for granted_page in leased)
+            told = sorted(zip(ranks, pages, left, strict=False))  # No two have the same rank.
             answers.append(
                 NextPages(
-                    pages=[page.told(shard.secret, shard.lineage, share) for _, page, share in told],
+                    pages=[page if share is None else replace(page, importance=share) for _, page, share in told],
                     retry_after=0 if leased else self._retry_after(request, rationed=rationed, at_rest=at_rest),
                     exhausted=exhausted,
                     waiting=waiting,

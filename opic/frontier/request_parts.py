@@ -9,47 +9,21 @@ from opic.frontier.leases import Lease
 from opic.frontier.page_keys import times_priority
 from opic.frontier.requests import Choice, PagesRequest
 from opic.messages.frontier import Page
-from opic.model.cash import MILLION
-from opic.model.page_notes import depth_of, unpack_meta
-from opic.urls.canonical import host_of
 
 
 class Leased(NamedTuple):
-    """A leased page, with its values at that time."""
+    """A leased page."""
 
     lease: Lease
-    url: str
-    name: str  # Under which it answered last; "" if under its URL.
-    cash: int
+    page: Page  # As its crawler is told of it, with its importance by history and cash.
+    host: int  # Its number within the shard.
     key: float  # What it comes by in the answer: by cash, in grains, fractional only if `discovery` is not 1.
-    importance: float  # By its history and cash.
-    read_before: bool
-    nearness: int  # See `opic.model.page_notes`, as for `meta`.
-    meta: bytes
     priority: float
 
     @property
     def worth(self) -> float:
         """Its key without its priority."""
         return float(times_priority(np.array([self.key]), 1 / self.priority)[0])
-
-    def told(self, secret: bytes, lineage: str, share: float | None) -> Page:
-        """Return the page as its crawler hears of it.
-
-        Args:
-            secret, lineage: of the crawl, for the token; see `Lease.signed`.
-            share: its importance, None if that is by cash.
-        """
-        return Page(
-            url=self.name or self.url,
-            cash=self.cash,
-            importance=self.importance if share is None else share,
-            fetched_before=self.read_before,
-            lease=self.lease.signed(secret, lineage),
-            lease_until=self.lease.until_us / MILLION,
-            depth=depth_of(self.nearness) if self.nearness else None,
-            meta=unpack_meta(self.meta) if self.meta else {},
-        )
 
 
 @dataclass(slots=True)
@@ -73,7 +47,8 @@ class RequestPart:
     @property
     def given(self) -> int:
         """How many hosts it was given pages of, or how many pages if it has no limit on hosts."""
-        return len({host_of(page.url) for page in self.granted}) if self.by.hosts else len(self.granted)
+        hosts = {(page.lease.shard_page[0], page.host) for page in self.granted}
+        return len(hosts) if self.by.hosts else len(self.granted)
 
     @property
     def missing(self) -> int:

@@ -29,8 +29,9 @@ from opic.frontier.next_answers import NextAnswers, Shares, Shortage
 from opic.frontier.page_keys import GREEDY, keys_by_cash, times_priority
 from opic.frontier.request_parts import ChosenPage, Leased, RequestPart, ShardCall
 from opic.frontier.requests import SHARE_BY_IMPORTANCE, Choice, FrontierTerms, PagesRequest
-from opic.messages.frontier import NextPages
-from opic.model.cash import Flag
+from opic.messages.frontier import NextPages, Page
+from opic.model.cash import MILLION, Flag
+from opic.model.page_notes import depth_of, unpack_meta
 from opic.replica import Crawl
 from opic.replica.crawl import Place
 from opic.replica.effect import Head
@@ -109,6 +110,7 @@ class FrontierScheduler:
             try:
                 if given:  # Not returned to a crawler; their ids may mean other pages now.
                     release_leases(self.crawl, given)
+                    self.crawl.follow()
                 self.hot.prepare()
                 return question()
             except BaseException:
@@ -397,32 +399,31 @@ class FrontierScheduler:
         chosen = [call.pages[page.position] for call, _, page in leased]
         places = [(call.shard, page.id) for (call, _, _), page in zip(leased, chosen, strict=True)]
         rows, urls = self.crawl.rows(places), self.crawl.urls_of(places)
-        total = self.hot.total(rows.books)
-        # What comes by cash does so by the cash that it has now.
-        cash_keys = keys_by_cash(rows.cash, (rows.state & Flag.OPEN) != 0, self.terms.discovery)
+        total, (first, *_) = self.hot.total(rows.books), self.crawl.shards
         modes = {part.by.mode for call in calls for part in call.parts}
         by_cash = {mode for mode in modes if self._greedy and self.choices.ranking(mode) is None}
+        # What comes by cash does so by the cash that it has now.
+        cash_keys = keys_by_cash(rows.cash, (rows.state & Flag.OPEN) != 0, self.terms.discovery)
         columns = (rows.cash, rows.spent, cash_keys, rows.reads, rows.nearness)
         values = zip(*(column.tolist() for column in columns), strict=True)
-        for (call, answer, page), choice, shard_page, row in zip(leased, chosen, places, values, strict=True):
+        for (call, answer, granted), choice, shard_page, row in zip(leased, chosen, places, values, strict=True):
             if not urls[shard_page]:  # It was forgotten a moment ago, and its lease with it.
                 continue
-            part, (cash, spent, cash_key, reads, nearness) = call.parts[page.quota], row
-            as_now = part.by.mode in by_cash and part.by.policy is None and choice.priority == 1
-            part.granted.append(
-                Leased(
-                    lease=Lease(shard_page, page.until_us),
-                    url=urls[shard_page],
-                    name=answer.names.get(page.position, ""),
-                    cash=cash,
-                    key=cash_key if as_now else choice.key,
-                    importance=min(max(spent + cash, 0) / total, 1.0),
-                    read_before=reads > 0,
-                    nearness=nearness,
-                    meta=answer.metas.get(page.position, b""),
-                    priority=choice.priority,
-                )
+            part, (cash, spent, cash_key, reads, nearness) = call.parts[granted.quota], row
+            lease, meta = Lease(shard_page, granted.until_us), answer.metas.get(granted.position)
+            page = Page(
+                url=answer.names.get(granted.position) or urls[shard_page],  # The name under which it answered last.
+                cash=cash,
+                importance=min(max(spent + cash, 0) / total, 1.0),
+                fetched_before=reads > 0,
+                lease=lease.signed(first.secret, first.lineage),
+                lease_until=granted.until_us / MILLION,
+                depth=depth_of(nearness) if nearness else None,
+                meta=unpack_meta(meta) if meta else {},
             )
+            as_now = part.by.mode in by_cash and part.by.policy is None and choice.priority == 1
+            key = cash_key if as_now else choice.key
+            part.granted.append(Leased(lease, page, choice.host, key, choice.priority))
         if self.admission is not None:
             shards = len(self.hot.shards)
             self.admission.note([page.host * shards + shard for page, (shard, _) in zip(chosen, places, strict=True)])
