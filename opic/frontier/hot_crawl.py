@@ -338,13 +338,17 @@ class HotCrawl:
 
     # Totals of the crawl.
 
-    def running(self) -> int:
-        """Count the active leases."""
-        return sum(hot.leased() for hot in self.shards)
+    def totals(self) -> Int64s:
+        """Count the pages by what holds them back, (`page_counts.CODES` / 2, 2): never read, and read.
 
-    def free(self, side: int) -> int:
-        """Count the pages of a side that nothing but their hosts holds back."""
-        return sum(hot.free(side) for hot in self.shards)
+        Leases of all endpoints count; one whose time is over counts until the next choice.
+        """
+        counts = np.zeros(CODES, np.int64)
+        for hot in self.shards:
+            with hot.replica.lock:
+                hot.order.settle()
+                counts += hot.order.counts.totals
+        return counts.reshape(-1, 2)
 
     def census(self) -> Int64s:
         """Count the known pages by class and by what holds them back, (classes, `page_counts.CENSUS_KINDS`)."""
@@ -354,11 +358,10 @@ class HotCrawl:
         return counts
 
     def kinds(self) -> Int64s:
-        """Count the pages by what holds them back, (`page_counts.CODES` / 2, 2): never read, and read."""
-        counts = np.zeros(CODES, np.int64)
-        for hot in self._advanced():
-            counts += hot.order.counts.totals
-        return counts.reshape(-1, 2)
+        """Count the pages as `totals` does, as of now."""
+        for _ in self._advanced():
+            pass
+        return self.totals()
 
     def _advanced(self) -> Iterator[HotShard]:
         """Yield each shard as of now, while its lock is held."""

@@ -405,15 +405,3 @@ class HotShard:
         if len(self._undelayed):
             free[np.isin(hosts, self._undelayed)] = -np.inf
         return free
-
-    def free(self, side: int) -> int:
-        """Count the pages never read (side 0), or the others (1), that nothing but their hosts holds back."""
-        with self.replica.lock:
-            self.order.settle()
-            return int(self.order.counts.totals[2 * page_counts.FREE + side])
-
-    def leased(self) -> int:
-        """Count the leased pages, of all endpoints; a lease whose time is over counts until the next choice."""
-        with self.replica.lock:
-            self.order.settle()
-        return int(self.order.counts.totals[2 * page_counts.LEASED :][:2].sum())

@@ -26,6 +26,7 @@ from opic.frontier.hot_crawl import HotCrawl
 from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
 from opic.frontier.leases import Lease, await_leases, release_leases, server_runs
 from opic.frontier.next_answers import NextAnswers, Shares, Shortage
+from opic.frontier.page_counts import FREE, LEASED
 from opic.frontier.page_keys import GREEDY, keys_by_cash, times_priority
 from opic.frontier.request_parts import ChosenPage, Leased, RequestPart, ShardCall
 from opic.frontier.requests import SHARE_BY_IMPORTANCE, Choice, FrontierTerms, PagesRequest
@@ -214,9 +215,10 @@ class FrontierScheduler:
         modes, share = {request.mode: request.wanted}, self.terms.share
         if request.mode == "any" and self.choices.ranking(request.mode) is not None:
             share = SHARE_BY_IMPORTANCE if share is None else share
-            if not self.hot.free(READ):  # It saves a second turn.
+            free = self.hot.totals()[FREE]
+            if not free[READ]:  # It saves a second turn.
                 share = 1.0
-            elif not self.hot.free(UNREAD):
+            elif not free[UNREAD]:
                 share = 0.0
         if share is not None and request.mode == "any":
             self._discoveries += request.wanted * share
@@ -291,7 +293,7 @@ class FrontierScheduler:
         columns = (picked.ids, picked.hosts, picked.counts, priorities)
         pages = map(ChosenPage, *(column.tolist() for column in columns))
         candidates = list(zip(picked.shards.tolist(), pages, strict=True))
-        chosen, least, leases = list[_Chosen](), -math.inf, before + self.hot.running()
+        chosen, least, leases = list[_Chosen](), -math.inf, before + int(self.hot.totals()[LEASED].sum())
         for part in group:
             start = len(chosen)
             if part.cut is None:

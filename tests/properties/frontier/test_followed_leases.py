@@ -93,7 +93,7 @@ def assert_knows_what_the_store_has(crawl: Crawl, end: Frontier) -> None:
         assert order.host_free[number] == pytest.approx(free, abs=CLOCK_SECONDS) or (
             free <= shard.now() and order.host_free[number] <= shard.now()
         ), name
-    assert scheduler.hot.running() == len(leases)
+    assert scheduler.hot.totals()[LEASED].sum() == len(leases)
 
 
 @examples(300)
