@@ -287,7 +287,7 @@ class Settings(BaseSettings):
         """Return the rules that the user set explicitly, or those of these names, as a store keeps them.
 
         Raises:
-            SettingsError: a value can't be taken.
+            SettingsError: a value is invalid.
         """
         rules: dict[str, int | bool | str] = {
             "damping": damping_ppm(self.damping),

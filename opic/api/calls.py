@@ -162,7 +162,7 @@ class Calls:
     def post_seeds(self, request: Request, asked: bodies.Seeds) -> Answer:
         """Add seed pages, without reading them, and wait until they are known.
 
-        A single URL that can't be taken gets a 422. Among several the good ones are taken, and the others listed.
+        A single URL that is refused gets a 422. Among several the good ones are taken, and the others listed.
         """
         self._check_count("urls", asked.urls)
         check_events(request, len(asked.urls))
@@ -172,7 +172,7 @@ class Calls:
         """Forget pages, with their links and metadata, and wait until this has taken effect.
 
         Their cash goes to the virtual page. Backups made from then on do not have them. A page that is named again, by
-        a link, an event or a seed, becomes known anew. The call can safely be repeated. `dry_run` only counts them.
+        a link, an event or a seed, becomes known again. The call can safely be repeated. `dry_run` only counts them.
         """
         return self._backend.forget(**asdict(asked))
 

@@ -90,7 +90,7 @@ class OtherCrawls:
         """Answer a call on a crawl that is not OPIC_CRAWL; `path` is that of the call without the crawl.
 
         Raises:
-            NoSuchCrawl: there is none, or it was removed meanwhile.
+            NoSuchCrawl: there is none, or it was removed in the meantime.
             Problem: the call's own.
             OpicError: the call's own.
         """

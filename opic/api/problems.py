@@ -38,7 +38,7 @@ KINDS: Final[dict[str, tuple[int, str]]] = {  # By the last part of `type`: HTTP
     "wrong-method": (405, "Method not allowed"),
     "slow": (408, "Request timeout"),
     "refused": (409, "Conflict with the state of the store"),
-    "changed": (412, "Changed meanwhile"),
+    "changed": (412, "Changed in the meantime"),
     "no-trust": (409, "No page is trusted"),
     "not-kept": (409, "The data for this are not kept here"),
     "too-large": (413, "Body too large"),

@@ -28,7 +28,7 @@ BAD_VALUES: Final = {"bad-input": BadInput, "bad-url": BadUrl}
 
 Given = Mapping[str, object] | None
 # Makes a call, given its method, path, query parameters and body: returns the JSON of the answer. Parameters that are
-# None are left out. Raises BadInput for a value that can't be taken, Refusal for any other problem.
+# None are left out. Raises BadInput for an invalid value, Refusal for any other problem.
 ApiCall = Callable[..., dict[str, Any]]
 
 

@@ -87,7 +87,7 @@ def _print_recorded(  # noqa: PLR0917 - options of one command
     from opic.settings import Settings
 
     if policy not in (None, *POLICIES):
-        raise BadInput(f"--policy {policy} is none of {', '.join(POLICIES)}")
+        raise BadInput(f"--policy {policy} is not one of {', '.join(POLICIES)}")
     span = None if window is None else series.Window.parse(window)
     settings = Settings.load()
     page, events = settings.limits().canonical(url), list(_timed_events(files))

@@ -109,7 +109,7 @@ def seed(
 ) -> None:
     """Add seed pages, and print how many were known already.
 
-    URLs that can't be taken are listed with file and line, and the others are added. A sitemap is read within limits:
+    URLs that are refused are listed with file and line, and the others are added. A sitemap is read within limits:
     50 MiB, a minute and 1,000 files; indexes up to 3 levels below the first. Of a damaged one, the whole entries count.
     One that declares entities is refused.
     Exit status 1: no URL could be taken, or with --strict any was rejected.

@@ -291,7 +291,7 @@ def forget(
     """Forget pages, with their links and metadata, and print how many.
 
     Their cash goes to the virtual page. Backups made from then on do not have them. A page that is named again, by a
-    link, an event or a seed, becomes known anew.
+    link, an event or a seed, becomes known again.
     """
     areas = {"prefix": prefix, "host": host, "domain": domain, "expired": "true" if expired else None}
     wanted = [{"url": url} for url in urls or ()]

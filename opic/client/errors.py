@@ -52,7 +52,7 @@ class BadRequest(CallFailed):
 
 
 class EventsRejected(BadRequest):
-    """Some events of a call can't be taken; all others are durable. `answer` lists the rejected ones.
+    """Some events of a call were refused; all others are durable. `answer` lists the rejected ones.
 
     It has the status and type of the problem that a single event of that kind is.
     """
@@ -65,7 +65,7 @@ class EventsRejected(BadRequest):
         else:
             others = f"; the other {answer.accepted:,} are accepted" if answer.accepted else ""
             detail = f"{len(rejected):,} of {count:,} events were rejected{others}: {_reasons('event', rejected)}"
-        title = "The event can't be taken" if count == 1 else "Events can't be taken"
+        title = "Event refused" if count == 1 else "Events refused"
         super().__init__(422, {"type": "urn:opic:problem:bad-event", "title": title, "detail": detail})
 
 
@@ -76,7 +76,7 @@ class SeedsRejected(BadRequest):
         self.answer = answer
         rejected, added = answer.rejected, answer.known + answer.new
         detail = f"{len(rejected):,} seeds were rejected, {added:,} are known: {_reasons('seed', rejected)}"
-        super().__init__(422, {"type": "urn:opic:problem:bad-url", "title": "Seeds can't be taken", "detail": detail})
+        super().__init__(422, {"type": "urn:opic:problem:bad-url", "title": "Seeds refused", "detail": detail})
 
 
 def _reasons(kind: str, rejected: Sequence[Rejected]) -> str:

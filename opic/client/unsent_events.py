@@ -75,7 +75,7 @@ class UnsentEvents:
             self._path.unlink()
 
     def split(self) -> None:
-        """Make a batch of each event of the first one, so that one that can't be taken does not hold up the others."""
+        """Make a batch of each event of the first one, so that one that is refused does not hold up the others."""
         _, events = self._batches.popleft()
         self._loaded += len(events) - 1 if self._loaded > 0 else 0
         self._batches.extendleft((uuid.uuid4().hex, [event]) for event in reversed(events))

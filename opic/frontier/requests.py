@@ -176,9 +176,9 @@ def _check_limits(n: int, max_depth: int | None, domains: int) -> None:
 def _check_policy(mode: str, policy: str | None) -> None:
     """Raise BadInput for a mode or a policy that does not exist, or for a policy of another mode."""
     if mode not in MODES:
-        raise BadInput(f"mode={shown(mode)} is none of {', '.join(MODES)}")
+        raise BadInput(f"mode={shown(mode)} is not one of {', '.join(MODES)}")
     if policy is not None and policy not in POLICIES:
-        raise BadInput(f"policy={shown(policy)} is none of {', '.join(POLICIES)}")
+        raise BadInput(f"policy={shown(policy)} is not one of {', '.join(POLICIES)}")
     if policy in RECRAWLS and mode != "refresh":
         raise BadInput(f"policy={shown(policy)} is about pages read before: ask with mode=refresh")
     if policy in EXPANSIONS and mode != "discover":

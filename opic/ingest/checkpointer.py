@@ -246,7 +246,7 @@ class Checkpointer:
             if self._blocks.touched[block] <= lsn:
                 self._blocks.since[block], self._blocks.fields[block] = CLEAN, 0
                 self._blank.pop(block, None)
-            else:  # Changed again meanwhile: the written block is valid up to `lsn`.
+            else:  # Changed again in the meantime: the written block is valid up to `lsn`.
                 self._blocks.since[block] = lsn + 1
         for hosts in [call.hosts for call in calls if call.hosts is not None]:
             self._hosts_written = hosts

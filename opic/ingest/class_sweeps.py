@@ -1,7 +1,7 @@
 """Class sweeps: after a change of classes in a crawl of many shards, each shard classifies the pages it knew again.
 
 The offset of the partition SWEEP says how far a shard is: the version of its classes, then the number of pages. So a
-sweep survives its worker, and begins anew with the next version (docs/decisions/0019).
+sweep survives its worker, and starts over with the next version (docs/decisions/0019).
 """
 
 from typing import Final

@@ -109,7 +109,7 @@ class Deliveries:
         """Return outbox entries from `offset` on as records for the receiving shard; `count` were sent in total."""
         numbers = [int(name.partition(b"-")[2]) for name, _ in entries]
         if not numbers or numbers != list(range(offset, offset + len(numbers))):
-            # Another writer took and trimmed the first entries meanwhile, or they are lost.
+            # Another writer took and trimmed the first entries in the meantime, or they are lost.
             now = self._stores[to].offsets([source_of(sender)], anew=True)[source_of(sender)]
             self._check_order(sender, to, now, numbers[0] if numbers else count)
             return []

@@ -204,7 +204,7 @@ class LinkKeeper:
         self._known = Known.READ
 
     def _read_pages(self, number: int) -> bool:
-        """Read whose links are in a segment; return False if it was deleted meanwhile."""
+        """Read whose links are in a segment; return False if it was deleted in the meantime."""
         with store_errors():
             pages = self._client.hget(self._keys.link_segments, f"p{number}")
         if pages is None:

@@ -211,7 +211,7 @@ class ShardWriter:
             restored, self._era = self._era != self.shard.era, self.shard.era
             offsets = self._offsets_held({item.partition for item in inputs})
             if restored:
-                raise BeingRestored(f"shard {self.shard.number} was restored, or made anew: reading on from there")
+                raise BeingRestored(f"shard {self.shard.number} was restored, or made again: reading on from there")
             inputs = [item for item in inputs if item.record.offset >= offsets[item.partition]]
             if len(self.far) > FAR_MAX:
                 self.far.clear()

@@ -28,7 +28,7 @@ def fetched_page(event: CrawlEvent, limits: EventLimits) -> FetchedPage:
     """Check an event; bad links are left out, as the service does.
 
     Raises:
-        BadEvent: the event can't be taken.
+        BadEvent: the event is invalid.
     """
     checked = check_event(event, time.time_ns() // 1000, limits)
     return FetchedPage(checked.url, checked.outcome, list(canonical_links(checked.links, limits)))

@@ -162,7 +162,7 @@ class Estimator:
             seeds: where that crawl begins, if the service knows no page of the domain.
 
         Raises:
-            BadEvent: an event can't be taken.
+            BadEvent: an event is invalid.
             BadInput: the domain has no page.
         """
         rounds = self._journal.rounds

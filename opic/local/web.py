@@ -145,7 +145,7 @@ class WebFetcher(AbstractContextManager["WebFetcher"]):
             took(event)
 
     async def _wait(self, site: _Site, stopped: Callable[[], bool]) -> bool:
-        """Wait until the host's next page may be fetched; return False if stopped meanwhile."""
+        """Wait until the host's next page may be fetched; return False if stopped in the meantime."""
         while not stopped():
             left = site.free_at - time.monotonic()
             if left <= 0:

@@ -94,7 +94,7 @@ class Seeded(Struct, frozen=True):
 
     known: Annotated[int, about("Number of distinct URLs that were already known.")]
     new: Annotated[int, about("Number of distinct URLs that became known.")]
-    rejected: Annotated[list[Rejected], about("The URLs that can't be taken, in order; only if there are any.")] = []
+    rejected: Annotated[list[Rejected], about("The URLs that are refused, in order; only if there are any.")] = []
     position: Position = None
 
 

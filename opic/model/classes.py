@@ -214,7 +214,7 @@ def read_classes(path: Path) -> tuple[WeightClass, ...]:
     """Read definitions from a file, TOML or JSON, as its name says; what a program prints beside them is passed over.
 
     Raises:
-        BadInput: it can't be read, it does not say which classes are to be, or something in it can't be taken.
+        BadInput: it can't be read, it does not say which classes are to be, or something in it is invalid.
     """
     given = read_table(path)
     try:

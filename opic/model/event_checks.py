@@ -1,6 +1,6 @@
 """What events and records may ask for: fields in their ranges, URLs in their canonical forms, links within limits.
 
-An event that can't be taken is refused as a whole, with a reason. Of a good event, only bad links and links over the
+An invalid event is refused as a whole, with a reason. Of a good event, only bad links and links over the
 limit are dropped, and counted.
 """
 
@@ -206,7 +206,7 @@ def _noted(given: CrawlEvent | SeedList) -> tuple[bytes | None, float | None]:
 
 
 def decode_record(partition: str, record: Record, limits: EventLimits) -> CheckedEvent:
-    """Decode and check a record; one that can't be taken becomes a dead letter, never an exception.
+    """Decode and check a record; an invalid one becomes a dead letter, never an exception.
 
     Raises:
         StoreError: an entry of our own is damaged. It holds cash, which no dead letter may.
@@ -316,7 +316,7 @@ def check_seeds(given: SeedList, now_us: int, limits: EventLimits) -> CheckedEve
     """Check a decoded record of seeds against the limits and say what it asks for.
 
     Raises:
-        BadInput: one of the URLs, or what they get, can't be taken.
+        BadInput: one of the URLs, or what they get, is invalid.
     """
     urls = [limits.canonical(url) for url in given.urls]
     (meta, priority), trust, held_us = _noted(given), check_trust(given.trust), not_before_us(given.not_before)

@@ -127,7 +127,7 @@ class Record:
     """One entry of a log partition: one event, or an array of events. `time_us` is the log's: the only 'now' they see.
 
     `call` names the events of a call with an Idempotency-Key: the key's digest, and the number in the call of each of
-    the record's events, four bytes each; b"" is none. `problem` is why the record can't be taken whatever its value
+    the record's events, four bytes each; b"" is none. `problem` is why the record is refused, no matter what its value
     says; "" if it can. `trace` is the trace in which who sent it made it, for `opic.ingest.traces`.
     """
 
@@ -242,7 +242,7 @@ class _AnyEvent(CrawlEvent, forbid_unknown_fields=False):
 
 
 class _Named(msgspec.Struct):
-    """Of any event, also of one that can't be taken: which page it is about."""
+    """Of any event, also of an invalid one: which page it is about."""
 
     url: str
 
@@ -401,7 +401,7 @@ def _decoded(decode: Callable[[bytes], Any], value: bytes, wanted: str = "event"
     except msgspec.ValidationError as error:
         if str(error).startswith(UNKNOWN):
             raise _UnknownField from None
-        raise BadEvent(f"a field can't be taken: {error}") from None
+        raise BadEvent(f"invalid field: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotWellFormed(f"not a decodable {wanted}: {error}") from None
     except RecursionError:
@@ -414,7 +414,7 @@ def crawler_digest(name: str | None) -> bytes:
 
 
 def page_of(value: bytes, limits: EventLimits = EventLimits()) -> str | None:
-    """Return the canonical URL of an event's page, also of an event that can't be taken; None if it names none."""
+    """Return the canonical URL of an event's page, also of an invalid event; None if it names none."""
     try:
         return limits.canonical(_decode(value, _page).url)
     except BadInput:

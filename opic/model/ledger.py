@@ -9,7 +9,7 @@ parts and the rest to the virtual page. When the cash on read pages falls below 
 every page is granted that share. A page that goes away returns its grants. After genesis, no grain is created or lost.
 
 A page that is forgotten leaves nothing but its id, and its cash goes to the virtual page. A later event, seed or link
-with its URL makes it known anew, with all that was granted so far; other pages' kept links then lead to it again.
+with its URL makes it known again, with all that was granted so far; other pages' kept links then lead to it again.
 A link to a page that is not known, on a host with as many known pages as it may have, pays the virtual page instead.
 
 Classes of pages may have weights: a page of a class with weight w receives w times each grant. If a page's weight falls

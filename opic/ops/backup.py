@@ -94,7 +94,7 @@ def _copy(crawl: Crawl, copies: Sequence[ShardCopy], pool: ThreadPoolExecutor, o
     for _ in range(TRIES_MAX):
         follow()
         list(pool.map(ShardCopy.read_settings, copies))
-        follow()  # Copy what was appended meanwhile, so that little remains to be read while deliveries are held.
+        follow()  # Copy what was appended in the meantime, so that little remains to be read while deliveries are held.
         if _end(crawl, copies, pool):
             return
     raise StoreUnavailable(

@@ -94,7 +94,7 @@ def export(
     Raises:
         BadInput: the file can't be written, or the format has no links.
         NotKept: no links are kept.
-        StoreUnavailable: the store is unavailable, or was recreated meanwhile.
+        StoreUnavailable: the store is unavailable, or was recreated in the meantime.
     """
     packed = path.suffix == ".gz"
     _check(path, format, links=links, packed=packed)

@@ -66,7 +66,7 @@ class MetaCopy:
         """Copy the metadata from the store; what is newer than the replicas is right once these have followed.
 
         Raises:
-            ScanBroken: the server restarted meanwhile.
+            ScanBroken: the server restarted in the meantime.
         """
         self._file.execute("DELETE FROM metas")
         for number, shard in enumerate(self._crawl.shards):
@@ -135,7 +135,7 @@ class CrawlPicture:
         home, replica = self.snapshot.crawl.shards[shard], self.snapshot.crawl.replicas[shard]
         url_of = read_urls(home.client, home.keys, replica, ids.tolist())
         urls = [url_of[page] for page in ids.tolist()]
-        # A crawl that was made anew or restored meanwhile has other pages under these ids.
+        # A crawl that was made again or restored in the meantime has other pages under these ids.
         if (Fingerprints(home.secret).hash_strings(urls) != replica.index.fingerprints[ids]).any():
             raise StoreUnavailable(GONE_ON)
         return urls

@@ -50,7 +50,7 @@ class _Scores:
         """Take rows of the file.
 
         Raises:
-            BadInput: a URL or a score can't be taken, or a page has one already.
+            BadInput: a URL or a score is invalid, or a page has one already.
         """
         urls = []
         for number, url, score in rows:
@@ -99,7 +99,7 @@ def load_importance(
         store keeps of it.
 
     Raises:
-        BadInput: the file can't be taken; nothing has changed.
+        BadInput: the file is invalid; nothing has changed.
         ChangedMeanwhile: another load ended first.
         StoreUnavailable: the store is unavailable, and nothing has changed.
     """
@@ -136,7 +136,7 @@ def _written(  # noqa: PLR0917 - what is known of a load
     crawl, load = query.crawl, new_load()
     keys = [shard.keys for shard in crawl.shards]
     if crawl.loads != loaded.loads:
-        raise StoreUnavailable("the store was restored or recreated meanwhile: load again")
+        raise StoreUnavailable("the store was restored or recreated in the meantime: load again")
     pages = list(map(len, loaded.columns))
     prints = [page_prints(crawl, shard, count) for shard, count in enumerate(pages)]
     digests = [write_column(crawl.client, *part) for part in zip(keys, [load] * len(keys), columns, strict=True)]

@@ -231,7 +231,7 @@ class _Restore:
         marks = {b"restored": self._manifest["id"], b"era": self.token, b"restoring": self.token}
         _check_ours(self._client.hget(keys.meta, "restoring"), self.token)
         with self._client.pipeline(transaction=True) as pipe:
-            pipe.delete(keys.meta)  # Nothing of what others wrote into it meanwhile stays.
+            pipe.delete(keys.meta)  # Nothing of what others wrote into it in the meantime stays.
             pipe.hset(keys.meta, mapping={**meta, **marks})
             pipe.hset(keys.head, mapping={"lsn": effect.lsn, "digest": effect.digest})
             pipe.execute()

@@ -226,7 +226,7 @@ class ShardCopy:
         yield from self._copy_links()
 
     def _copy_links(self) -> Generator[None]:
-        """Copy the segments of kept links, then the list of those that count: others were merged meanwhile."""
+        """Copy the segments of kept links, then the list of those that count: others were merged in the meantime."""
         steps = each_segment(self._client, self.keys)
         while True:
             try:

@@ -40,7 +40,7 @@ REST_MIN: Final = 0.25  # and no less than this multiple: its thread has a lower
 WAIT_SECONDS: Final = 0.25  # How long a question waits for the thread where the last answer is too old.
 FURTHER: Final = 1e-6  # For `top`: with this bound most ranks are certain. It is aimed at,
 FURTHER_LINKS: Final = 10_000_000  # but no more links than this are followed for it.
-CHECK_SECONDS: Final = 600.0  # How often the residual is computed anew.
+CHECK_SECONDS: Final = 600.0  # How often the residual is computed again.
 SAVE_SECONDS: Final = 300.0  # How often the visits are saved, at most.
 END_SECONDS: Final = 2.0
 NOT_YET: Final = "the kept links are still being read: try again, or ask with policy=static"
@@ -132,7 +132,7 @@ class Exact:
                 if time.monotonic() - self._saved_at > SAVE_SECONDS:
                     self._save()
                 wait = _rest(time.thread_time() - began, time.monotonic() - began_at)
-            except NotKept:  # They were found too large, or the keeping was ended meanwhile.
+            except NotKept:  # They were found too large, or the keeping was ended in the meantime.
                 wait = LOOK_SECONDS
             except StoreError as error:  # Requests report it too.
                 log.info("exact importance waits for the store: %s", error)

@@ -32,7 +32,7 @@ SEED_SHARE: Final = 0.2
 REST: Final = 9  # A thread rests for this multiple of the time that its last computation took, within limits,
 ORDER_REST: Final = 20  # and for this one of an order: pages leased or read since are left out anyway.
 ASKED_SECONDS: Final = 60.0  # How long after a question the order is kept up.
-AGES_SECONDS: Final = 5.0  # How often it is computed anew where nothing changed but the time.
+AGES_SECONDS: Final = 5.0  # How often it is computed again where nothing changed but the time.
 PAGES_AT_ONCE: Final = 1 << 16  # Pages whose last reads are looked up while a replica waits: some milliseconds.
 UNFIT: Final = Flag.GONE | Flag.EXCLUDED
 

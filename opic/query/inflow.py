@@ -52,7 +52,7 @@ class Area:
         """Check what in-flow is asked of.
 
         Raises:
-            BadInput: not one of them is given, it can't be taken, or `domain` is not a registered domain.
+            BadInput: not one of them is given, it is invalid, or `domain` is not a registered domain.
         """
         if urls is not None:
             if not urls:
@@ -126,7 +126,7 @@ def inflow(
     if _is_from_links(query, wanted):
         try:
             return query.crawl.steadily(lambda: _from_links(query, wanted))
-        except NotKept:  # The keeping of links ended meanwhile; the counts remain.
+        except NotKept:  # The keeping of links ended in the meantime; the counts remain.
             if wanted.area.kind in LINKS_ONLY or policy not in (None, "static") or window is not None:
                 raise
     if not query.crawl.rules.inflow:

@@ -119,7 +119,7 @@ class KeptLinks:
     def usable(self) -> bool:
         """Whether the crawl keeps links that were not found too large for this endpoint.
 
-        They are tried again after a start, and once the crawl is restored or made anew.
+        They are tried again after a start, and once the crawl is restored or made again.
         """
         if self.too_large and self._loads_refused != self.crawl.loads:
             self.too_large = ""
@@ -248,7 +248,7 @@ class KeptLinks:
         return replaced
 
     def _load(self, loads: list[int]) -> None:
-        """Read the links of all pages. What changes meanwhile waits in the queues and is taken after them."""
+        """Read the links of all pages. What changes in the meantime waits in the queues and is taken after them."""
         if not self._listening:
             for number, replica in enumerate(self.crawl.replicas):
                 replica.effect_listeners.append(partial(self._queue, number))
@@ -329,7 +329,7 @@ class KeptLinks:
             self._lost = True
 
     def _followed(self, read_replica: Callable[[Replica], T]) -> LinksRead[T] | None:
-        """Take in what changed; None if a replica was reloaded meanwhile."""
+        """Take in what changed; None if a replica was reloaded in the meantime."""
         as_of, before, taken = self.crawl.as_of, self._lengths, list[T]()
         heads, changed = self._look(lambda replica: taken.append(read_replica(replica)))
         if self.crawl.loads != self.loads or self._lost:

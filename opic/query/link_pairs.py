@@ -16,7 +16,7 @@ def stored_pairs(crawl: Crawl, shard: int, starts: Int64s) -> Iterator[tuple[Int
     replica may be contained, unless the list of segments is not newer than it once the first part is there.
 
     Args:
-        crawl: its replicas stay where they are meanwhile.
+        crawl: its replicas stay where they are in the meantime.
         shard: number of the shard.
         starts: (shards + 1,), the first position of each shard, and the end: positions are shard by shard, by id.
 

@@ -134,7 +134,7 @@ class LoadedImportance:
         Raises:
             NotKept: nothing was loaded, or what was is of other pages.
             StoreUnavailable: the store is unavailable.
-            Outdated: a replica was loaded meanwhile.
+            Outdated: a replica was loaded in the meantime.
         """
         about = self.about()
         if about is None:
@@ -164,7 +164,7 @@ class LoadedImportance:
         try:
             return read_column(self._crawl.client, self._crawl.shards[shard].keys, about, shard)
         except StoreDamaged:
-            self._asked = float("-inf")  # Another load may have ended meanwhile.
+            self._asked = float("-inf")  # Another load may have ended in the meantime.
             if self.about() != about:
                 raise Outdated from None
             raise

@@ -266,7 +266,7 @@ class PageQuery:
                 taken.append(error)
         answers = self.crawl.steadily(lambda: self._answers(taken, asked_at))
         for index, (ask, answer) in enumerate(zip(asks, answers, strict=True)):
-            if isinstance(answer, NotKept) and ask.policy is None:  # The keeping of links ended meanwhile.
+            if isinstance(answer, NotKept) and ask.policy is None:  # The keeping of links ended in the meantime.
                 (answers[index],) = self.importances([replace(ask, policy=self.by_cash)])
         return answers
 
@@ -419,7 +419,7 @@ class PageQuery:
         """Resolve a policy and its window, applying the defaults; the static policy has no window."""
         policy = self.policy if policy is None else policy
         if policy not in POLICIES:
-            raise BadInput(f"policy={shown(policy)} is none of {', '.join(POLICIES)}")
+            raise BadInput(f"policy={shown(policy)} is not one of {', '.join(POLICIES)}")
         span = Window.parse(self.window_rounds if window is None else window)
         if policy in (EXACT, "static"):
             return policy, None

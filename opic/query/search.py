@@ -35,7 +35,7 @@ def search(
         value for `after`, if the time was over before the end; and "as_of".
 
     Raises:
-        BadInput: the text is empty, or `after` is none of an answer.
+        BadInput: the text is empty, or `after` is not from an answer.
     """
     check_count(n, "page")
     wanted = text.strip().lower()
@@ -79,5 +79,5 @@ def _search(query: Query, wanted: str, n: int, within: str | None, after: str | 
 def _position(pages: CrawlPages, after: str) -> int:
     shard, _, page = after.partition("-")
     if not (shard.isdecimal() and page.isdecimal() and len(after) < 20 and int(shard) < len(pages.starts) - 1):
-        raise BadInput(f"after={after[:40]!r} is none of this service: send the `next` of the answer before")
+        raise BadInput(f"after={after[:40]!r} is not from this service: send the `next` of the answer before")
     return int(pages.positions(np.array([int(shard)]), np.array([int(page)]))[0])

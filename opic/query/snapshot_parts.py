@@ -16,7 +16,7 @@ from opic.replica.effect import Effect, Head
 from opic.replica.hosts import HostTable
 from opic.replica.replica import Replica, live_cash
 
-COPIES_MAX = 4  # Attempts to copy a replica that is reloaded, or grows by too much, meanwhile.
+COPIES_MAX = 4  # Attempts to copy a replica that is reloaded, or grows by too much, in the meantime.
 ROOM = 1_024  # Space for pages that become known during a copy: one for every ROOM pages, and at least ROOM.
 
 
@@ -52,7 +52,7 @@ class Part:
 
     @classmethod
     def _copied(cls, replica: Replica) -> "Part | None":
-        """Copy the columns without the lock, 20 ms for a million pages, and with it again what changed meanwhile.
+        """Copy the columns without the lock, 20 ms for a million pages, and with it again what changed in the meantime.
 
         None if the replica was reloaded, or grew by too much.
         """
@@ -68,7 +68,7 @@ class Part:
             room = pages + max(pages // ROOM, ROOM)
             v, sums, state = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.uint8)
             v[:pages], state[:pages] = columns.v[:pages], columns.state[:pages]
-            # Rows may be added meanwhile; their pages are among those that changed.
+            # Rows may be added in the meantime; their pages are among those that changed.
             np.take(histories.rows.spent, columns.row[:pages], out=sums[:pages], mode="clip")
             with replica.reading():
                 if replica.loads != loads or (end := len(replica)) > room:

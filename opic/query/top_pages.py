@@ -46,7 +46,7 @@ class Cursor:
             number = math.nan
         whole = all(part.isascii() and part.isdecimal() for part in (shard, page)) and len(text) <= CURSOR_CHARS_MAX
         if not (whole and 0 <= number < math.inf and int(shard) < shards and int(page) < 1 << 32):
-            raise BadInput(f"after={text[:40]!r} is none of this service: send the `next` of the answer before")
+            raise BadInput(f"after={text[:40]!r} is not from this service: send the `next` of the answer before")
         return cls(int(shard), int(page), number)
 
     def __str__(self) -> str:
@@ -96,7 +96,7 @@ def best_pages(
         state: only pages in this state; see `CrawlPages.of_state`.
 
     Raises:
-        BadInput: `after` is none of an answer.
+        BadInput: `after` is not from an answer.
     """
     scores: Int64s | Float64s = shown.scores if view is None else view.scores
     total = shown.total if view is None else 1.0

@@ -193,7 +193,7 @@ class Crawl(CrawlShards):
         return [replica.loads for replica in self.replicas]
 
     def steadily(self, ask: Callable[[], T]) -> T:
-        """Run `ask`, which reads the replicas several times; run it again if a replica was reloaded meanwhile.
+        """Run `ask`, which reads the replicas several times; run it again if a replica was reloaded in the meantime.
 
         Code that finds a page and then reads its URL or its row must do both inside `ask`: another thread may reload a
         replica in between, and then the id belongs to another page.
@@ -331,7 +331,7 @@ class Crawl(CrawlShards):
     def undisturbed(self, ask: Callable[[], T]) -> T | None:
         """Return `ask()`, which reads the replicas without their locks, as nothing may wait in an event loop.
 
-        None if they were not brought up to date a moment ago, or if a thread does so meanwhile.
+        None if they were not brought up to date a moment ago, or if a thread does so in the meantime.
         """
         versions = [replica.version for replica in self.replicas]
         if self._looked_at <= self.recent() or self._made[0] != self.loads or any(version & 1 for version in versions):
@@ -349,7 +349,7 @@ class Crawl(CrawlShards):
 
         Without `locked`, call it inside `undisturbed`.
         """
-        as_of = self.as_of  # Read first: other threads may advance the replicas meanwhile.
+        as_of = self.as_of  # Read first: other threads may advance the replicas in the meantime.
         order: dict[int, list[int]] = {}
         for index, (number, _) in enumerate(places):
             order.setdefault(number, []).append(index)

@@ -145,7 +145,7 @@ class Effect:
     # By page: its new metadata, packed; by ~page: the name under which it answered last. b"" for none.
     metas: Mapping[int, bytes] = field(default_factory=dict)
     forgotten: Uint32s = _array("<u4")  # Pages that are forgotten.
-    again: Mapping[int, str] = field(default_factory=dict)  # By page that had been: its URL, if it is known anew.
+    again: Mapping[int, str] = field(default_factory=dict)  # By page that had been: its URL, if it is known again.
     trusted: Mapping[int, float] | None = None  # By page: its new trust, 0 for none. None if no trust changed.
     ends_links: bool = False  # The links that were kept count no more; `trusted` may begin to keep them again.
     by_setting: bool = False  # If the keeping begins here: by OPIC_KEEP_LINKS, and not by trust.

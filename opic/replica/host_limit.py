@@ -67,7 +67,7 @@ def refuse_links(  # noqa: PLR0917 - what a batch names, and the limit
     known: Int64s,
     most: int,
 ) -> tuple[Int64s, Int64s, set[tuple[int, int]]]:
-    """Replace ids by REFUSED where a link makes no page known, and number the pages that become known anew, in order.
+    """Replace ids by REFUSED where a link makes no page known, and number the pages that become known again, in order.
 
     Args:
         ids: (n,) the page of each string of a batch, in order; changed in place.

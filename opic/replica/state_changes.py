@@ -144,7 +144,7 @@ class StateChanges:
         """Define classes, in a crawl of one shard.
 
         Raises:
-            BadInput: they can't be taken.
+            BadInput: they are invalid.
         """
         if self._rules.continuous:
             raise BadInput(NO_WEIGHTS)

@@ -142,7 +142,7 @@ def _newest_first(client: Client, keys: Keys, lsn: int, since: int) -> Iterator[
         before, segments = read_segments(client, keys)
         counting = before.counting(since)
         journal = _journal_links(client, keys, counting.lsn, lsn)
-        if read_list(client, keys).version == before.version:  # Else records may have been trimmed meanwhile.
+        if read_list(client, keys).version == before.version:  # Else records may have been trimmed in the meantime.
             break
     yield journal
     for number in sorted(counting.live, reverse=True):

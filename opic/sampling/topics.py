@@ -54,7 +54,7 @@ def parse_topic(written: str) -> Topic:
     """Return the topic that was written.
 
     Raises:
-        BadInput: it has none of the forms, or its value can't be taken.
+        BadInput: it has none of the forms, or its value is invalid.
 
     >>> parse_topic("host:Example.org").contains(PageContent("http://www.example.org/a"))
     True

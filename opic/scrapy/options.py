@@ -53,7 +53,7 @@ class CrawlOptions:
             raise SettingsError("OPIC_URL is not set: give it the URL that `opic serve` prints")
         mode, nofollow = settings.get("OPIC_MODE", cls.mode), settings.get("OPIC_NOFOLLOW", cls.nofollow)
         if mode not in MODES:
-            raise SettingsError(f"OPIC_MODE={mode!r} is none of {', '.join(MODES)}")
+            raise SettingsError(f"OPIC_MODE={mode!r} is not one of {', '.join(MODES)}")
         if nofollow not in ("count", "drop"):
             raise SettingsError(f"OPIC_NOFOLLOW={nofollow!r} is neither count nor drop")
         own_name = f"{settings.get('BOT_NAME')}-{socket.gethostname()}-{os.getpid()}"

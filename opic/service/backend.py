@@ -286,8 +286,8 @@ class Backend:
             write ended; "rejected": those that are no URLs of pages, by their index, only if there are any.
 
         Raises:
-            BadUrl: the only URL can't be taken.
-            BadInput: a field can't be taken; nothing is.
+            BadUrl: the only URL is invalid.
+            BadInput: a field is invalid; nothing was taken.
         """
         good, rejected = good_urls(urls, self.limits)
         if rejected and len(urls) == 1:
@@ -305,7 +305,7 @@ class Backend:
         """Forget the pages of a selection, or those that the rule would forget; or only count them, in a dry run.
 
         Raises:
-            BadInput: the selection can't be taken, or there is no rule.
+            BadInput: the selection is invalid, or there is no rule.
             StoreUnavailable: see `opic.service.forgetting.forget_pages`.
         """
         if not expired:
@@ -379,7 +379,7 @@ class Backend:
         """Explain a page's score and, under "frontier", whether it is next and why; None for an unknown page.
 
         Raises:
-            BadInput: the URL, the policy or the window can't be taken.
+            BadInput: the URL, the policy or the window is invalid.
         """
         explanation = explain(self.query, url, policy, window)
         standing = None if explanation is None else self.frontier.explain(url, self.settings.max_url_bytes)

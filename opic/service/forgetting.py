@@ -1,7 +1,7 @@
 """Forgets the pages of a URL, a prefix, a host or a domain: finds them, and appends them to the log, in portions.
 
 Between two portions the worker takes other records, and endpoints answer. What the log still has of a page makes it
-known anew when it takes effect, as any later link does.
+known again when it takes effect, as any later link does.
 """
 
 import time
@@ -40,7 +40,7 @@ class PageSelection:
         """Check a choice; `given` has a value for one of the kinds. The crawl has normalization rules.
 
         Raises:
-            BadInput: none or several are given, or the value can't be taken.
+            BadInput: none or several are given, or the value is invalid.
         """
         chosen = [(kind, value) for kind, value in given.items() if value is not None]
         if len(chosen) != 1:

@@ -35,7 +35,7 @@ class KnownCrawls:
         """Refuse a store that lacks the crawl which it had when it was opened last.
 
         Raises:
-            StoreLost: the crawl is gone, or was made anew by a process that did not know of it.
+            StoreLost: the crawl is gone, or was made again by a process that did not know of it.
         """
         known = self._known().get(self._crawl)
         if known is None:

@@ -1,4 +1,4 @@
-"""The crawls of a store: what there are, how one is made and removed, and how one that was lost is made anew."""
+"""The crawls of a store: what there are, how one is made and removed, and how one that was lost is made again."""
 
 import secrets
 import time
@@ -90,7 +90,7 @@ def delete_crawl(client: Client, crawl: str, *, force: bool = False) -> int:
     last = {key.encode() for shard_keys in keys for key in (shard_keys.meta, shard_keys.head)}
     remove_keys(client, names - last)
     remove_keys(client, last)
-    late = key_names(client, f"opic:{{{crawl}:*")  # Of calls that ran meanwhile.
+    late = key_names(client, f"opic:{{{crawl}:*")  # Of calls that ran in the meantime.
     remove_keys(client, late)
     return len(names | last | late)
 

@@ -283,7 +283,7 @@ def new_token(name: str, roles: Collection[str], crawls: Collection[str], **limi
     """Make a token; return it, and its lines for the file. `limits` are fields of the file; None are left out.
 
     Raises:
-        BadInput: a name can't be taken.
+        BadInput: a name is invalid.
     """
     token = PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
     digest = sha256(token.encode()).hexdigest()

@@ -25,7 +25,7 @@ PAUSE_SECONDS: Final = 0.5  # Between two attempts: a restart or a slot's move t
 def scan_hash(client: Client, key: str) -> Iterator[dict[bytes, bytes]]:
     """Yield the fields of a hash in parts: all that are there from the beginning to the end of the scan.
 
-    Fields written meanwhile may be in a part or not; a field may be in several.
+    Fields written in the meantime may be in a part or not; a field may be in several.
 
     Args:
         client: client of a server or a cluster.

@@ -123,7 +123,7 @@ class Shard:
         return cls._opened(first.client, keys, stored, first.given())
 
     def renew(self) -> None:
-        """Read the shard's metadata again, in case the shard was restored, or made anew by an operator.
+        """Read the shard's metadata again, in case the shard was restored, or made again by an operator.
 
         Raises:
             StoreLost: it is gone, or another process has made it anew without knowing of it.
@@ -139,7 +139,7 @@ class Shard:
         if b"restoring" in stored:
             raise _restoring(self.keys)
         self._check_same(stored)
-        log.warning("shard %d of crawl %r was made anew; opening it again", self.number, self.keys.crawl)
+        log.warning("shard %d of crawl %r was made again; opening it again", self.number, self.keys.crawl)
         made = self._opened(self.client, self.keys, stored, self.given())
         self.secret, self.restored, self.era = made.secret, made.restored, made.era
 
@@ -155,7 +155,7 @@ class Shard:
         if b"secret" not in stored:
             raise StoreLost(self.keys.crawl, f"{label} is gone")
         if not {ANEW, RESTORED} & stored.keys():
-            raise StoreLost(self.keys.crawl, f"{label} was made anew by a process that did not know of it")
+            raise StoreLost(self.keys.crawl, f"{label} was made again by a process that did not know of it")
 
     def make_server_ready(self) -> None:
         """Prepare the servers after a start, unless a part of the crawl is gone.

@@ -118,7 +118,7 @@ class UrlFrontierCrawl:
         """Return the canonical URL of an item.
 
         Raises:
-            BadInput: the URL or its key can't be taken.
+            BadInput: the URL or its key is invalid.
         """
         url = self.backend.limits.canonical(info.url)
         items.check_key(url, info.key, self.backend.limits.normalization)
@@ -128,7 +128,7 @@ class UrlFrontierCrawl:
         """Record a fetch of a page, or its schedule; return once that is durable.
 
         Raises:
-            OpicError: the item can't be taken; BadInput: now or later.
+            OpicError: the item is invalid; BadInput: now or later.
         """
         url, metadata = self._canonical(known.info), known.info.metadata
         leased_here = self._own_leases.get(url, 0.0) > time.monotonic()

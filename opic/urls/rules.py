@@ -146,7 +146,7 @@ def check_rules(given: object) -> tuple[UrlRule, ...]:
     """Check rules as they come from JSON, in their order.
 
     Raises:
-        BadInput: something can't be taken; it names the rule, the value and the limit.
+        BadInput: something is invalid; it names the rule, the value and the limit.
 
     >>> check_rules([{"effect": "deny", "domain": "Example.org", "path": "/cal*"}])[0].shown()
     {'effect': 'deny', 'domain': 'example.org', 'path': '/cal*'}

@@ -137,7 +137,7 @@ class KafkaSource:
     def done(self, taken: Taken) -> None:
         """Record that records took effect."""
         for partition, pending in list(self._held.items()):
-            if pending is taken:  # Not if the partition was revoked meanwhile.
+            if pending is taken:  # Not if the partition was revoked in the meantime.
                 del self._held[partition]
                 self._commits[partition] = taken.end
                 if taken.records:

@@ -206,7 +206,7 @@ def test_counts_do_not_depend_on_the_batches(valkey: Server) -> None:
 @pytest.mark.parametrize(
     ("terms", "text"),
     [
-        ({"mode": "refresh", "policy": "YDU"}, "policy='YDU' is none of U, OR, YR, YRU, LDU"),
+        ({"mode": "refresh", "policy": "YDU"}, "policy='YDU' is not one of U, OR, YR, YRU, LDU"),
         ({"mode": "any", "policy": "LDU"}, "policy='LDU' is about pages read before: ask with mode=refresh"),
         ({"mode": "any", "policy": "U"}, "policy='U' is about pages read before: ask with mode=refresh"),
         ({"mode": "discover", "policy": "U"}, "ask with mode=refresh"),

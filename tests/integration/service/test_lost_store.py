@@ -132,7 +132,7 @@ def test_endpoint_says_everywhere_that_the_store_lost_its_crawl(valkey: Server) 
         assert (answer.status_code, "the store lost crawl" in answer.json()["detail"]) == (503, True)
         wait_until(lambda: "opic_store_lost 1.0" in curls.get(f"{url}/metrics").text)
         Crawl.open(valkey.client())  # By a process that knows nothing of it.
-        assert "made anew by a process that did not know of it" in curls.get(f"{url}/readyz").json()["detail"]
+        assert "made again by a process that did not know of it" in curls.get(f"{url}/readyz").json()["detail"]
         begin_anew(valkey.client(), "default", {}, 1)
         assert curls.get(f"{url}/readyz").status_code == 200
         assert curls.get(f"{url}/v1/stats").json()["known_pages"] == 0

@@ -178,7 +178,7 @@ def test_writer_starts_anew_after_a_total_loss_only_if_told_to(
     if remade:
         Writer(Crawl.open(valkey.client(), "anew", given)).apply(PARTITION, LOG[:50])
     for _ in range(2):
-        with pytest.raises(StoreLost, match="made anew by a process" if remade else "is gone"):
+        with pytest.raises(StoreLost, match="made again by a process" if remade else "is gone"):
             writer.apply(PARTITION, LOG[:500])
         with pytest.raises(StoreLost):
             snapshots.fresh()

@@ -139,7 +139,7 @@ def test_rejected_events_are_counted_and_the_first_ones_listed() -> None:
     )
     assert len(several.answer.rejected) == 5
     alone = EventsRejected(Accepted(0, [Rejected(0, "too old")]))
-    assert (alone.status, str(alone)) == (422, "422 The event can't be taken: too old")
+    assert (alone.status, str(alone)) == (422, "422 Event refused: too old")
     assert isinstance(alone, errors.BadRequest)
 
 

@@ -165,7 +165,7 @@ def test_variable_policy_uses_as_many_reads_as_a_store_keeps(tmp_path: Path, mon
     [
         (("--at", "soon"), "--at soon is neither Unix seconds nor a time"),
         (("--at", "2001-01-01"), "no event up to then names"),
-        (("--policy", "best"), "--policy best is none of static,"),
+        (("--policy", "best"), "--policy best is not one of static,"),
         (("--window", "0"), "window='0' is neither a positive number of rounds"),
         (("--window", "-3d"), "window='-3d' is neither"),
     ],

@@ -28,7 +28,7 @@ URL = {"OPIC_URL": "http://127.0.0.1:8080"}
     [
         ({}, "OPIC_URL is not set"),
         ({**URL, "OPIC_CLOSE_AFTER": 1}, "no setting OPIC_CLOSE_AFTER: did you mean OPIC_CLOSE_AFTER_IDLE"),
-        ({**URL, "OPIC_MODE": "all"}, "OPIC_MODE='all' is none of any, discover"),
+        ({**URL, "OPIC_MODE": "all"}, "OPIC_MODE='all' is not one of any, discover"),
         ({**URL, "OPIC_NOFOLLOW": "yes"}, "OPIC_NOFOLLOW='yes' is neither count nor drop"),
         ({**URL, "OPIC_LEASE_SECONDS": "long"}, "OPIC_LEASE_SECONDS='long' is no number of seconds"),
         ({**URL, "OPIC_CLOSE_AFTER_IDLE": -1}, "OPIC_CLOSE_AFTER_IDLE=-1 is no number of seconds"),
