@@ -4,6 +4,7 @@ An invalid event is refused as a whole, with a reason. Of a good event, only bad
 limit are dropped, and counted.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -52,6 +53,7 @@ STATUS_MAX: Final = 999
 TAGS_MAX = 1_000
 ADDRESSES_MAX: Final = 16
 RETRY_AFTER_SECONDS_MAX: Final = 365 * 86_400.0
+LEAP_SECOND = re.compile(r"T\d\d:[0-5]\d:60", re.IGNORECASE | re.ASCII)  # RFC 3339, section 5.6.
 TIME_AHEAD_MAX_US = DAY_US  # Clocks of crawlers are wrong, but not by more than time zones.
 
 _ids_from_msgpack = msgspec.msgpack.Decoder(tuple[int, int]).decode
@@ -89,13 +91,14 @@ def not_before_us(value: float | str | None) -> int | None:
 def _unix_seconds(name: str, value: float | str) -> float:
     if not isinstance(value, str):
         return value
+    leap = LEAP_SECOND.search(value)  # Unix time counts it as the second after it.
     try:
-        moment = msgspec.convert(value, datetime)
+        moment = msgspec.convert(value.replace(leap[0], leap[0][:-2] + "59") if leap else value, datetime)
     except msgspec.ValidationError:
         raise BadEvent(f"{name} {value[:40]!r} is not an RFC 3339 time") from None
     if moment.tzinfo is None:
         raise BadEvent(f"{name} {value[:40]!r} has no time zone: end it with Z or +hh:mm")
-    return moment.timestamp()
+    return moment.timestamp() + (leap is not None)
 
 
 def _shown(number: int) -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from packed_events import BAD_PACKED, UNENDING_PACKED
 
 from opic.model.cash import DAY_US, MILLION, CrawlRules
-from opic.model.event_checks import LINKS_SEEN_MAX, TAGS_MAX, decode_record
+from opic.model.event_checks import LINKS_SEEN_MAX, TAGS_MAX, decode_record, time_us
 from opic.model.events import (
     LOG_PARTITION,
     TIME_MIN_US,
@@ -416,6 +416,20 @@ def test_a_time_before_1990_or_more_than_a_day_ahead_of_the_log_is_refused(fetch
 )
 def test_a_time_that_is_not_rfc_3339_is_refused(fetched_at: str) -> None:
     assert refusal(of_json({"fetched_at": fetched_at}))
+
+
+@pytest.mark.parametrize(
+    ("fetched_at", "unix_seconds"),
+    [("2016-12-31T23:59:60Z", 0.0), ("2016-12-31t15:59:60.25-08:00", 0.25), ("2017-01-01T00:00:00Z", 0.0)],
+)
+def test_a_leap_second_is_the_second_after_it(fetched_at: str, unix_seconds: float) -> None:
+    """RFC 3339, section 5.8, has the second of these; Unix time has no leap seconds."""
+    assert time_us(fetched_at, NOW_US) == (1_483_228_800 + unix_seconds) * MILLION
+
+
+@pytest.mark.parametrize("fetched_at", ["2016-12-31T23:59:61Z", "2016-12-31T23:60:60Z", "2016-12-31T23:59:60+00:60"])
+def test_other_seconds_beyond_a_minute_are_refused(fetched_at: str) -> None:
+    assert "not an RFC 3339 time" in refusal(of_json({"fetched_at": fetched_at}))
 
 
 def test_a_time_without_a_zone_is_refused_with_a_remedy() -> None:
