@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from opic.messages.frontier import Politeness
 
+AROUND: Final = "".join(map(chr, range(33)))  # What the URL standard takes off both ends; urlsplit does not.
 REST_STATUSES: Final = (429, 503)  # With Retry-After they speak for the whole host, not for a page.
 RETRY_AFTER_SECONDS_MAX: Final = 86_400.0  # A site that asks for more is asked again after a day.
 RESTING_MAX: Final = 1_000  # Hosts that a call for pages passes over; those that rest longest count.
@@ -101,7 +102,7 @@ def host_of(url: str) -> str | None:
     ('a.example', '[::1]', None)
     """
     try:
-        host = urlsplit(url.replace("\\", "/")).hostname  # As browsers read it.
+        host = urlsplit(url.strip(AROUND).replace("\\", "/")).hostname  # As browsers read it.
     except ValueError:
         return None
     return f"[{host}]" if host and ":" in host else host

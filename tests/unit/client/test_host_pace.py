@@ -62,6 +62,7 @@ def test_any_header_gives_a_time_within_the_limit_or_none(header: str) -> None:
     [
         "http://a.example/", "HTTP://A.Example:81/x", "http://user:pw@a.example/", "http://a.example\\x", "http://[::1]:8/",
         "http://exampl%65.org/", "http://bücher.example/", "http://a.example./", "  http://a.example/",
+        "http://a.example ", "\x00http://1\t \x1f",
     ],
 )  # fmt: skip
 def test_host_that_the_service_accepts_can_be_named_as_busy(url: str) -> None:
@@ -70,7 +71,7 @@ def test_host_that_the_service_accepts_can_be_named_as_busy(url: str) -> None:
     assert canonical_host_of(canonical_url(f"http://{host}/")) == canonical_host_of(canonical_url(url))
 
 
-@given(st.text("ahtp:/\\@.[]%?#x1 é", max_size=30).map("http:/".__add__))
+@given(st.text("ahtp:/\\@.[]%?#x1 é\t\x00", max_size=30).map("http:/".__add__))
 def test_any_url_that_the_service_accepts_has_a_host_that_it_accepts_or_none(url: str) -> None:
     try:
         page = canonical_url(url)
