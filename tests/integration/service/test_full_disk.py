@@ -115,6 +115,8 @@ def post_until_full(service: Service) -> tuple[list[str], httpx.Response]:
             return accepted, answer
         assert answer.json()["accepted"] == A_CALL
         accepted += urls_of(number)
+        if not number:
+            service.settle()  # On a busy machine the disk may be full before a worker has taken anything.
     raise AssertionError("the disk does not fill")
 
 
