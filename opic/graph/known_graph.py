@@ -75,18 +75,18 @@ class KnownGraph:
         """
         pages = len(fetched)
         moves = fetched & ~gone & (self.pool.counts_to(pages) != NOT_KEPT)
-        turned = gone.copy()  # Whether the page went away or came back. Then all links of those that link to it change.
+        turned = gone.copy()  # Pages that went away or came back: who links to them gives each live link another share.
         turned[: len(self)] ^= self.gone
         linking = self.pool.to_any(turned) if turned.any() else NO_PAGES
         ended = self.moves_at[~moves[self.moves_at]]
-        old: LinkRows | None = None
+        old, changed = None, None
         if replaced is not None and len(replaced) + len(linking) + len(ended) <= ROWS_MAX:
             old = self._before(replaced, np.union1d(linking, ended))
-            linking = np.union1d(linking, np.fromiter(replaced, np.int64, len(replaced)))
+            changed = np.union1d(linking, np.fromiter(replaced, np.int64, len(replaced)))
         self._matrix = None
         self.fetched, self.gone, self.moves = fetched, gone, moves
         self.moves_at, self.gone_at = np.flatnonzero(moves), np.flatnonzero(gone)
-        self._count_live(pages, None if old is None else linking)
+        self._count_live(pages, changed)
         self.change = None
         if old is not None:
             after = old.pages[moves[old.pages]]
