@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from opic.errors import StoreLoading, StoreUnavailable
@@ -35,26 +35,33 @@ class StandingService:
         self.settings, self._run_workers = settings, run_workers
 
     def __enter__(self) -> "StandingService":
-        if self.settings.kafka_bootstrap is not None:
-            from opic.ingest.kafka.known_offsets import check_topic
-
-            check_topic(self.settings)  # First: without its topic it makes no crawl in the store.
-        self.backend = self._opened()
-        try:
-            self.backend.log.ends()
-        except BaseException:
-            self.backend.close()
-            raise
+        self.backend = self._once_loaded(self._first)
         self.backend.start()
         self.crawls = OpenCrawls(self.settings, lambda: self.backend, self._run_workers)
         return self
 
+    def _first(self) -> Backend:
+        if self.settings.kafka_bootstrap is not None:
+            from opic.ingest.kafka.known_offsets import check_topic
+
+            check_topic(self.settings)  # First: without its topic it makes no crawl in the store.
+        backend = self._opened()
+        try:
+            backend.log.ends()
+        except BaseException:
+            backend.close()
+            raise
+        return backend
+
     def _opened(self) -> Backend:
+        return Backend(self.settings, self._store_url())
+
+    def _once_loaded(self, open_backend: Callable[[], Backend]) -> Backend:
         """Open the store; wait while it loads its data, which takes a large one minutes."""
         backoff, outage = Backoff(), Outage(log)
         while True:
             try:
-                backend = Backend(self.settings, self._store_url())
+                backend = open_backend()
             except StoreLoading as error:
                 outage.began(error)
                 time.sleep(backoff.seconds())
@@ -76,7 +83,7 @@ class StandingService:
 
     def succeed(self) -> None:
         """Go on with the crawl that took the place of this one: `backend` is another one from now on."""
-        backend = self._opened()
+        backend = self._once_loaded(self._opened)
         backend.start()
         self.backend = backend
 

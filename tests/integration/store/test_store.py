@@ -8,6 +8,8 @@ from dataclasses import asdict, replace
 import httpx
 import pytest
 import redis
+from kafka_crawl import Topic, settings_of
+from kafka_server import Kafka
 from logs import NOW_US, PARTITION, record, seeds
 from processes import wait_until
 from redis.backoff import NoBackoff
@@ -125,10 +127,19 @@ def test_balances_near_the_end_of_their_range_leave_the_endpoint_as_exact_text(s
             assert [one.cash for one in typed.next(1).pages] == [cash]
 
 
+@pytest.mark.parametrize("log", ["store", pytest.param("kafka", marks=pytest.mark.slow)])
 def test_a_service_waits_at_its_start_for_a_store_that_loads_its_data(
-    valkey: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    valkey: Server,
+    log: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The server loads slowly until the service has met it so, then at once."""
+    settings = Settings.load(store=valkey.url, shards=1)
+    if log == "kafka":
+        kafka: Kafka = request.getfixturevalue("kafka")
+        settings = settings_of(kafka, valkey, Topic(kafka, partitions=1).name)
     opened(valkey)
     with valkey.client() as client, client.pipeline(transaction=False) as pipe:
         for number in range(LOADED_KEYS):
@@ -146,7 +157,7 @@ def test_a_service_waits_at_its_start_for_a_store_that_loads_its_data(
     ):
         started = threads.submit(valkey.start)
         wait_until(lambda: is_loading(client))
-        service = StandingService(Settings.load(store=valkey.url, shards=1))
+        service = StandingService(settings)
         opening = threads.submit(services.enter_context, service)
         wait_until(lambda: "the store is loading its data" in caplog.text)
         assert not opening.done()
