@@ -93,7 +93,7 @@ class NextRequest(Struct, frozen=True, forbid_unknown_fields=True):
     domains: Annotated[
         OrNull[Annotated[list[SomeHost], Meta(max_length=DOMAINS_MAX)]],
         about(
-            "Several such hosts or registered domains, beside `domain`.",
+            "Several such hosts or registered domains, beside `domain`; none is no limit.",
             examples=[["example.org", "b.example"]],
         ),
     ] = []
