@@ -18,8 +18,7 @@ import httpx
 from protego import Protego
 
 from opic.client import Client, Event, retry_after_seconds
-from opic.html.links import html_links
-from opic.html.redirects import redirect_target
+from opic.html.links import html_links, redirect_target
 from opic.robots import robots_rules
 
 AGENT = "opic-example/1"
