@@ -14,8 +14,9 @@ from frontiers import CLOCK_SECONDS, Crawl, pages_of, until
 from logs import PARTITION, pep_history
 from servers import Server
 
-from opic.errors import BadInput
+from opic.errors import BadInput, StoreUnavailable
 from opic.frontier import Frontier, PolitenessSettings
+from opic.frontier.scheduler import FrontierScheduler
 from opic.model.cash import CrawlRules, Flag
 from opic.model.ledger import Ledger
 from opic.urls.canonical import host_of
@@ -118,6 +119,24 @@ def test_cached_leases_are_respected(valkey: Server, monkeypatch: pytest.MonkeyP
         pages: Any = (crawl.frontier, other)[turn % 2].next(10).pages
         found += [page.url for page in pages]
     assert sorted(found) == sorted(urls[:500])
+
+
+def test_leases_of_a_call_that_fails_halfway_are_given_back(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store granted them before it failed. No crawler has them, so they must not count as failed fetches."""
+    crawl, urls = Crawl(valkey), pages_of(10, 1)
+    crawl.seed(urls)
+
+    def fail(*_: object) -> None:
+        assert len(crawl.store.shard.client.zrange(crawl.store.shard.keys.leases, 0, -1)) == 10
+        raise StoreUnavailable("away for a moment")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FrontierScheduler, "_grant", fail)
+        with pytest.raises(StoreUnavailable):
+            crawl.next(10)
+    assert not crawl.store.shard.client.zrange(crawl.store.shard.keys.leases, 0, -1)
+    assert sorted(crawl.urls(10)) == sorted(urls)
+    assert crawl.fails() == 0
 
 
 def test_lease_ends_by_the_servers_clock(valkey: Server) -> None:
