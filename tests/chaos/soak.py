@@ -414,7 +414,7 @@ def soak(directory: Path, minutes: float, pages: int, events: float, seed: int, 
         return {
             "slopes": samples.slopes(),
             "calls": dict(sorted(load.statuses.items())),
-            "stats": stats_told,
+            "stats": {name: told for name, told in stats_told.items() if name != "store"},
             "audit": {name: audit[name] for name in ("minted", "pages", "virtual", "in_flight", "conserved")},
             "verify": verified["said"],
             "wrong": load.wrong,
