@@ -84,7 +84,7 @@ class Running:
         self.process = subprocess.Popen(
             command, stderr=(self.data / "serve.log").open("a"), env=os.environ | common | self._settings
         )
-        while (address := address_of(self.data, self.crawl)) is None:
+        while (address := address_of(self.data)) is None:
             if self.process.poll() is not None:
                 raise SystemExit(f"FAIL: the service ended: {(self.data / 'serve.log').read_text()[-2_000:]}")
             time.sleep(0.1)

@@ -146,7 +146,7 @@ def main() -> int:
             command, stderr=subprocess.DEVNULL, env=os.environ | {"OPIC_HOST_DELAY_SECONDS": "0"}
         )
         try:
-            while (address := address_of(data, "default")) is None:
+            while (address := address_of(data)) is None:
                 time.sleep(0.1)
             with Client(address.url, crawler="bench") as client:
                 fill(client, args.pages, args.reads)

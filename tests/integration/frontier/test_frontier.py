@@ -485,7 +485,7 @@ def test_modes_separate_unread_pages_from_read_ones(valkey: Server) -> None:
     crawl.seed([a])
     (page,) = crawl.next(mode="discover")  # Back, and not read since.
     assert (page.url, page.fetched_before) == (a, True)
-    with pytest.raises(BadInput, match="none of any, discover, refresh"):
+    with pytest.raises(BadInput, match="not one of any, discover, refresh"):
         crawl.next(mode="new")
 
 
@@ -537,7 +537,7 @@ def test_peek_shows_the_pages_that_next_leases(servers: Server) -> None:
     assert len(crawl.frontier.peek(100).pages) == 20 - 11
     with pytest.raises(BadInput, match="at least one page"):
         crawl.frontier.peek(0)
-    with pytest.raises(BadInput, match="none of any"):
+    with pytest.raises(BadInput, match="not one of any"):
         crawl.frontier.peek(1, mode="new")
 
 

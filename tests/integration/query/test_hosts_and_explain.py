@@ -298,7 +298,7 @@ def test_unknown_page_is_not_explained(valkey: Server) -> None:
     assert explain(query, C) is None
     with pytest.raises(BadUrl):
         explain(query, "/about")
-    with pytest.raises(BadInput, match="none of exact, static"):
+    with pytest.raises(BadInput, match="not one of exact, static"):
         explain(query, A, "pagerank")
 
 
