@@ -114,7 +114,7 @@ class Choices:
     ) -> tuple[Picked, Picked, bool]:
         """Choose and judge, wider and wider while unfit pages are met.
 
-        With `suspect`, hosts that had an unfit page lately are left out; else more pages are judged meanwhile.
+        With `suspect`, hosts that had an unfit page lately are left out; else more pages are judged in between.
 
         Returns:
             The pages, those ahead, and whether there are no others.

@@ -132,8 +132,7 @@ class NextAnswers:
             return min(RETRY_SECONDS_DEFAULT, most)
         if rationed:
             first = max(first, RETRY_SECONDS_RATIONED)
-        if (
-            request.policy or self._hot.totals()[LEASED].any()
-        ):  # Such a policy offers also pages without cash: see `first`.
+        # A policy offers also pages without cash: see `first`.
+        if request.policy or self._hot.totals()[LEASED].any():
             most = min(RETRY_SECONDS_DEFAULT, most)
         return math.ceil(min(max(first, RETRY_SECONDS_MIN), most) * 1000) / 1000

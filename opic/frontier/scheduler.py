@@ -94,7 +94,7 @@ class FrontierScheduler:
             self.hot.drop()
 
     def ask(self, question: Callable[[], T], given: Collection[Lease] = ()) -> T:
-        """Answer a question about the orders as they are now; if a replica is reloaded meanwhile, answer it again.
+        """Answer a question about the orders as they are now; if a replica was reloaded, answer it again.
 
         Args:
             question: raises Outdated, or what `Crawl.steadily` names, where it finds that a replica was reloaded.

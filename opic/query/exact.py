@@ -181,7 +181,7 @@ class Exact:
         if self._thread is None:
             try:
                 return self.view() if self.usable() else None
-            except NotKept:  # Meanwhile the first read arrived, from a worker that keeps no links.
+            except NotKept:  # The first read has just arrived, from a worker that keeps no links.
                 return None
         return self._unsettled.told() if self._says_something() else None
 
