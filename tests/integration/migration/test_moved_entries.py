@@ -13,10 +13,12 @@ from serving import working
 
 from opic.ingest.event_log import AppendTerms, EventLog, KeyedCall
 from opic.messages.frontier import HostPoliteness
+from opic.migration.source import Source
 from opic.model.events import CrawlEvent, encode_crawl_event
 from opic.service.backend import Backend
 from opic.settings import Settings
 
+REST_SECONDS = 30
 HOSTS = [f"h{number}.example" for number in range(12)]
 SETTINGS = {"host_delay_seconds": 0.0, "retry_seconds": 600.0, "revisit_seconds": 0.0}
 
@@ -140,6 +142,7 @@ def test_repeated_call_of_many_events_goes_on_where_it_was(valkey: Server, shard
         assert isinstance(first.log, EventLog)
         first.log.append_once(part, broken[:100], None, terms)  # Whoever sent it died after that.
         first.await_effect({first.log.partition: first.log.end()})
+        Source(first.crawl).await_rest(REST_SECONDS)  # What shards sent to each other, with no worker left to deliver it.
     for number, count in enumerate(shards[1:]):
         moved(valkey, f"crawl{number}", f"crawl{number + 1}", shards=count)
     with closing(backend(valkey, f"crawl{len(shards) - 1}")) as there, working(there):
