@@ -142,7 +142,7 @@ def test_repeated_call_of_many_events_goes_on_where_it_was(valkey: Server, shard
         assert isinstance(first.log, EventLog)
         first.log.append_once(part, broken[:100], None, terms)  # Whoever sent it died after that.
         first.await_effect({first.log.partition: first.log.end()})
-        Source(first.crawl).await_rest(REST_SECONDS)  # What shards sent to each other, with no worker left to deliver it.
+        Source(first.crawl).await_rest(REST_SECONDS)  # With no worker left, nothing on its way arrives.
     for number, count in enumerate(shards[1:]):
         moved(valkey, f"crawl{number}", f"crawl{number + 1}", shards=count)
     with closing(backend(valkey, f"crawl{len(shards) - 1}")) as there, working(there):
