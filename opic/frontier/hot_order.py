@@ -141,13 +141,10 @@ class HotOrder:
 
     def settle(self) -> None:
         """Count the pages that changed anew, and tell the indexes of them: some 200 ns for each."""
-        credits = self.columns.credits()
-        granted = bool((credits != self._credits).any())
-        if not (granted or self._changed):
-            return
         for index in self._indexes.values():
             index.lowered()
-        if granted:
+        credits = self.columns.credits()
+        if (credits != self._credits).any():
             self._take_credits(credits)
         if self._changed:
             ids = np.sort(np.concatenate(self._changed))
@@ -220,7 +217,10 @@ class HotOrder:
             self.revisit_timers.add(ids[new], until[new])
         else:
             self.page_timers.add(ids, until)
-        self.changed(ids)
+        if not timed and kind == LEASED:  # They count as leased, whatever else holds them back.
+            self.counts.put(ids, 2 * LEASED + (self.counts.code[ids] & 1), self.columns.host[ids])
+        else:
+            self.changed(ids)
 
     def reserve(self, ids: Int64s, hosts: Int64s) -> None:
         """Keep distinct free pages, and their hosts with a delay, from other choices until the store has answered.
