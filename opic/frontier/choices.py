@@ -79,9 +79,10 @@ class Choices:
         the answer may lack some pages that could be had, and unless answers are current (`opic.replica.upkeep`), those
         of hosts with unfit ones.
         """
-        if not self._crawl.upkeep.quick and by == Choice(by.mode):
+        quick = self._crawl.upkeep.quick
+        if not quick and by == Choice(by.mode):
             return self._from_ahead(by, count, ration)
-        picked, _ = self._choose_fit(by, count, ration)
+        picked, _ = self._choose_fit(by, count, ration, quick=quick)
         return picked if by.hosts is None else picked.of_hosts(by.hosts)
 
     def _from_ahead(self, by: Choice, count: int, ration: Ration | None) -> Picked:
@@ -94,18 +95,20 @@ class Choices:
             if len(picked) == count and not self._unfit(picked).any():
                 return picked
         began = time.monotonic()
-        picked, rest = self._choose_fit(by, count, ration, before.wanted() if before is not None else 0)
+        ahead = before.wanted() if before is not None else 0
+        picked, rest = self._choose_fit(by, count, ration, ahead, quick=False)
         self._ahead[by.mode] = PagesAhead(picked.followed_by(rest), count, version, time.monotonic() - began)
         return picked
 
-    def _choose_fit(self, by: Choice, count: int, ration: Ration | None, ahead: int = 0) -> tuple[Picked, Picked]:
+    def _choose_fit(
+        self, by: Choice, count: int, ration: Ration | None, ahead: int = 0, *, quick: bool
+    ) -> tuple[Picked, Picked]:
         """Return the first pages that may be offered, and `ahead` more behind them, which were not judged.
 
-        Where answers are current, they come from all hosts; elsewhere first from those without suspicion.
+        With `quick`, where answers are current, they come from all hosts; else first from those without suspicion.
         """
-        quick = self._crawl.upkeep.quick
         picked, rest, sure = self._judged(by, count, ration, ahead, suspect=not quick)
-        if not (len(picked) or sure):
+        if not (sure or len(picked)):
             picked, rest, _ = self._judged(by, count, ration, ahead, suspect=quick)
         return picked, rest
 
@@ -120,22 +123,23 @@ class Choices:
             The pages, those ahead, and whether there are no others.
         """
         if not suspect:
-            self._hot.end_suspicions()
+            self._hot.suspects.end(self._hot.shards)
         wide, began = count, time.monotonic()
         while True:
             chosen = self._choose(by, wide + ahead, None if by.hosts is None else by.hosts * wide // count, ration)
-            picked, rest = chosen.first(wide), chosen.after(wide)  # The others are judged when they are taken.
+            picked, rest = chosen.only(slice(wide)), chosen.only(slice(wide, None))  # Judged when they are taken.
             unfit = self._unfit(picked)
-            fit = picked.only(~unfit) if unfit.any() else picked
-            is_late = time.monotonic() - began >= (JUDGE_SECONDS if len(fit) else JUDGE_SECONDS_MAX)
+            positions = np.flatnonzero(~unfit)[:count]
+            fit = picked.only(positions)
+            is_late = time.monotonic() - began >= (JUDGE_SECONDS if len(positions) else JUDGE_SECONDS_MAX)
             if suspect:
                 self._hot.suspects.note(self._hot.shards, picked.shards, picked.hosts, unfit)
-                if not unfit.any() or len(fit) >= count or is_late:
-                    return fit.first(count), rest, not (len(self._hot.suspects) or self._hot.turning)
-            elif not unfit.any() and (len(picked) or not self._hot.turning):
-                return fit.first(count), rest, True
+                if not unfit.any() or len(positions) == count or is_late:
+                    return fit, rest, not (len(self._hot.suspects) or self._hot.turning)
+            elif not unfit.any() and (len(unfit) or not self._hot.turning):
+                return fit, rest, True
             elif is_late:
-                return fit.first(count), rest, False
+                return fit, rest, False
             else:
                 self._hot.judge_batches(JUDGE_BATCHES)
             wide = min(WIDER * wide, count + WIDER_MAX)
@@ -225,7 +229,8 @@ class Choices:
         for shard in set(picked.shards.tolist()):
             mine = picked.shards == shard
             with self._hot.locked(shard) as hot:
-                priorities[mine] = hot.replica.column("priority", picked.ids[mine])
+                if (own := hot.order.columns.priority(picked.ids[mine])) is not None:
+                    priorities[mine] = own
         return priorities
 
     # The pages that a request is about.

@@ -82,7 +82,7 @@ class HotCrawl:
     def _current(self, shard: int) -> HotShard | None:
         """Return the order of a replica as it was loaded last, if there is one; the caller holds its lock."""
         hot = self._shards[shard]
-        return hot if hot is not None and hot.is_current else None
+        return hot if hot is not None and hot.loads == hot.replica.loads else None
 
     @contextmanager
     def locked(self, shard: int) -> Iterator[HotShard]:
@@ -194,7 +194,7 @@ class HotCrawl:
             if hot is None or not (hot.group_changes or self.groups.by == BY_DOMAIN):
                 continue
             with hot.replica.lock:
-                if not hot.is_current:  # It is made anew before the next choice.
+                if self._current(shard) is None:  # It is made anew before the next choice.
                     continue
                 told, hot.group_changes = hot.group_changes, []
                 if len(hosts := self.groups.note_domains(shard)):
@@ -239,7 +239,7 @@ class HotCrawl:
             if hot is None:
                 continue
             with hot.replica.lock:
-                if hot.is_current and len(hosts := self.groups.hosts_in(shard, resting)):
+                if self._current(shard) is not None and len(hosts := self.groups.hosts_in(shard, resting)):
                     hot.rest_grouped(hosts)
 
     def _judge_more(self, admission: Admission) -> None:
@@ -249,7 +249,7 @@ class HotCrawl:
             for shard in range(len(self.crawl)):
                 self._judged(shard, np.arange(len(self.crawl.replicas[shard])))
         if not admission.behind:
-            self.end_suspicions()
+            self.suspects.end(self.shards)
         elif self.crawl.upkeep.quick:
             self.judge_batches(1)
         elif time.monotonic() >= self._judged_next:  # Choices judge what they meet before.
@@ -257,11 +257,6 @@ class HotCrawl:
             admission.judge_next(self._judged_shard)
             rest = JUDGE_REST_SUSPECTS if len(self.suspects) else JUDGE_REST
             self._judged_next = time.monotonic() + rest * (time.thread_time() - began)
-
-    def end_suspicions(self) -> None:
-        """Choose from all hosts again."""
-        if len(self.suspects):
-            self.suspects.end(self.shards)
 
     def judge_batches(self, count: int) -> None:
         """Judge the next pages of all shards, up to `count` batches in total."""

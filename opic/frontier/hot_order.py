@@ -78,13 +78,6 @@ class HotOrder:
 
     # Keys.
 
-    def keys(self, ids: Int64s, order: Order | None = None) -> tuple[Float64s, Bools]:
-        """Return the keys of pages by an order, the strategy if None, NOWHERE for held ones; see `keys_of`.
-
-        Pages that changed since the last `settle` have their former codes.
-        """
-        return keys_of(order or self.strategy, self.columns, self.counts.code[ids], ids)
-
     def keys_when_free(self, ids: Int64s) -> tuple[Float64s, Bools]:
         """Return the keys by the strategy that pages have now, or will have once nothing holds them."""
         codes, _ = page_counts.codes_of(self.columns, self._credits, ids)
@@ -218,7 +211,7 @@ class HotOrder:
         else:
             self.page_timers.add(ids, until)
         if not timed and kind == LEASED:  # They count as leased, whatever else holds them back.
-            self.counts.put(ids, 2 * LEASED + (self.counts.code[ids] & 1), self.columns.host[ids])
+            self.counts.put(ids, np.uint8(2 * LEASED) | (self.counts.code[ids] & np.uint8(1)), self.columns.host[ids])
         else:
             self.changed(ids)
 

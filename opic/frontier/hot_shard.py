@@ -143,11 +143,6 @@ class HotShard:
         self._silent: dict[int, float] = {}  # Hosts that fail in a row: until when they rest.
         self._single: dict[int, bool] = {}  # Hosts with an own delay: whether they have one.
 
-    @property
-    def is_current(self) -> bool:
-        """Whether the replica is still the one whose pages are ordered; while it is not, ids may mean other pages."""
-        return self.loads == self.replica.loads
-
     def now(self) -> float:
         """Return the server's time, in Unix seconds."""
         return self._clock + time.monotonic()

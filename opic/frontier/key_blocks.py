@@ -14,7 +14,8 @@ from typing import Final, Protocol
 import numpy as np
 
 from opic.arrays import Bools, Float64s, Int64s, Uint8s
-from opic.frontier.page_keys import NOWHERE, Order, OrderColumns
+from opic.frontier.page_counts import PageCounts
+from opic.frontier.page_keys import NOWHERE, Order, OrderColumns, keys_of
 from opic.frontier.timers import Timers
 
 BLOCK_BITS: Final = 5
@@ -31,9 +32,7 @@ class HeldPages(Protocol):
     host_free: Float64s  # By host: when its next page may be offered.
     now: float
     looked: int  # How many pages were looked at.
-
-    def keys(self, ids: Int64s, order: Order) -> tuple[Float64s, Bools]:
-        """Return the keys of pages, NOWHERE for pages not to be offered, and a mask of the read ones."""
+    counts: PageCounts  # As of the last time that changes were taken in.
 
 
 class KeyBlocks:
@@ -91,7 +90,7 @@ class KeyBlocks:
         """Take in pages that are new or free, or have another key."""
         if len(ids):
             self.order.changed(ids)
-            keys, read = self._pages.keys(ids, self.order)
+            keys, read = keys_of(self.order, self._pages.columns, self._pages.counts.code[ids], ids)
             np.maximum.at(self._bounds, 2 * (ids >> BLOCK_BITS) + read, keys)
 
     def shifted(self, credit: int) -> None:
@@ -114,7 +113,7 @@ class KeyBlocks:
         ids = ((blocks[:, None] << BLOCK_BITS) + np.arange(1 << BLOCK_BITS)).ravel()
         ids = ids[(pages.where[ids] == 0) & (ids < pages.known)]
         pages.looked += len(ids)
-        keys, read = pages.keys(ids, self.order)
+        keys, read = keys_of(self.order, pages.columns, pages.counts.code[ids], ids)
         fit = keys > NOWHERE
         if len(sides) == 1:
             fit &= read == sides[0]

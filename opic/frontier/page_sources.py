@@ -7,7 +7,7 @@ import numpy as np
 from opic.arrays import Bools, Float64s, Int64s
 from opic.frontier.hot_order import HotOrder, first
 from opic.frontier.key_blocks import BLOCK_BITS, KeyBlocks
-from opic.frontier.page_keys import NOWHERE, Order
+from opic.frontier.page_keys import NOWHERE, Order, keys_of
 
 BLOCKS_FIRST: Final = 4  # Blocks looked at at once at least; half as many more each further time.
 BLOCKS_WIDE: Final = 64  # After this many in vain, it is asked which hosts have pages left.
@@ -81,7 +81,7 @@ class KeySource:
         ids = order.pages_of(hosts)
         ids = ids[blocks[ids >> BLOCK_BITS] & (order.where[ids] == 0)]
         order.looked += len(ids)
-        keys, read = order.keys(ids, self._index.order)
+        keys, read = keys_of(self._index.order, order.columns, order.counts.code[ids], ids)
         fit = keys > NOWHERE
         if len(self._sides) == 1:
             fit &= read == self._sides[0]
@@ -106,7 +106,7 @@ class ListSource:
     def __init__(self, shard: int, order: HotOrder, ids: Int64s, by: Order, sides: tuple[int, ...]) -> None:
         """Take distinct pages, with ascending ids."""
         self.shard, self._order = shard, order
-        keys, read = order.keys(ids, by)
+        keys, read = keys_of(by, order.columns, order.counts.code[ids], ids)
         order.looked += len(ids)
         fit = keys > NOWHERE
         if len(sides) == 1:

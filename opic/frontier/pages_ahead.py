@@ -62,7 +62,7 @@ class PagesAhead:
             fit: as in `opic.frontier.picking.pick`.
         """
         self._asked += count
-        some = self._picked.after(self._at).first(STRETCH * count)
+        some = self._picked.only(slice(self._at, self._at + STRETCH * count))
         free = np.zeros(len(some), np.bool_)
         for shard in set(some.shards.tolist()):
             positions = np.flatnonzero(some.shards == shard)

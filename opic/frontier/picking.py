@@ -45,10 +45,6 @@ class Picked:
         some = set(islice(dict.fromkeys(hosts), count))
         return self.only(np.array([host in some for host in hosts], np.bool_))
 
-    def first(self, count: int) -> "Picked":
-        """Return the first `count` pages."""
-        return self if count >= len(self.ids) else self.only(slice(count))
-
     def followed_by(self, more: "Picked") -> "Picked":
         """Return these pages, then others."""
         return Picked(
@@ -58,10 +54,6 @@ class Picked:
             np.concatenate((self.counts, more.counts)),
             np.concatenate((self.parts, more.parts)),
         )
-
-    def after(self, count: int) -> "Picked":
-        """Return the pages after the first `count`."""
-        return self.only(slice(count, None))
 
 
 Fit = Callable[[Int64s, Int64s], Bools]
@@ -99,7 +91,7 @@ def pick(
         order.advance(time)
         order.begin(busy[shard] if busy is not None else None)
     sources = _sources(orders, by or [order.strategy for order in orders], SIDES[mode], within, nearness)
-    return _merge(orders, sources, count, fit, HostQuota(orders, host_pages)).first(count)
+    return _merge(orders, sources, count, fit, HostQuota(orders, host_pages))
 
 
 def mixed(  # noqa: PLR0917 - what one choice is made of
@@ -281,7 +273,7 @@ class HostQuota:
 def _merge(
     orders: Sequence[HotOrder], sources: Sequence[PageSource], count: int, fit: Fit | None, quota: HostQuota
 ) -> Picked:
-    """Merge the sources in order until more than `count` pages are taken, or no more are left."""
+    """Merge the sources in order until they have given `count` pages, and it is known that no others precede these."""
     have, met, nothing = 0, 0, np.empty(0, np.int64)
     batches: list[tuple[Int64s, Int64s, Int64s, Float64s, Int64s]] = []
     while have <= count:
@@ -312,7 +304,7 @@ def _merge(
         batches.append((shards, ids, hosts, -neg, np.zeros(len(ids), np.int64)))
         have += len(ids)
     batches.append((nothing, nothing, nothing, np.empty(0), nothing))
-    return Picked(*map(np.concatenate, zip(*batches, strict=True)))
+    return Picked(*(np.concatenate(column)[:count] for column in zip(*batches, strict=True)))
 
 
 def _catch_up(sources: Sequence[PageSource], wanted: int) -> None:

@@ -306,11 +306,11 @@ class FrontierScheduler:
             chosen += [(shard, page, part) for shard, page in candidates[start:end]]
             part.over = end == start
         if by.policy:
-            self.choices.taken(by, picked.first(len(chosen)))
+            self.choices.taken(by, picked.only(slice(len(chosen))))
         if spare and chosen:
             start = len(chosen)
             chosen += [(shard, page, None) for shard, page in candidates[start : _end(worths, start, spare, least)]]
-        taken = picked.first(len(chosen))
+        taken = picked.only(slice(len(chosen)))
         self.hot.reserve(taken.shards, taken.ids, taken.hosts)
         if ration is not None:
             ration.count_chosen((taken.hosts * len(self.hot.shards) + taken.shards).tolist())

@@ -46,7 +46,9 @@ class Suspects:
         return span
 
     def end(self, hots: Sequence[HotShard]) -> None:
-        """Suspect no host any more."""
+        """Suspect no host any more: choices are from all hosts again."""
+        if not self._spans:
+            return
         for shard, hot in enumerate(hots):
             mine = {host: until for (number, host), (until, _) in self._spans.items() if number == shard}
             with hot.replica.lock:
