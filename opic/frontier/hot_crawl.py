@@ -372,10 +372,6 @@ class HotCrawl:
             pages += int(hot.order.counts.free_pages(self.groups.hosts_in(shard, resting)).sum())
         return len(self.groups), pages
 
-    def live(self) -> int:
-        """Count the live pages."""
-        return sum(replica.books.live for replica in self.crawl.replicas)
-
     def total(self, books: Sequence[Books]) -> int:
         """Return the sum of the scores of live pages, at least 1: the denominator of an importance."""
         merged = Books.merged(books, self.crawl.rules)

@@ -106,14 +106,13 @@ class NextAnswers:
 
     def shortage(self, mode: str, domains: tuple[str, ...], nearness: int, empty: bool) -> Shortage:
         """Return what holds pages back, as answers to requests of a scope have it."""
-        heads = self._crawl.heads()
+        heads = self._crawl.heads() if empty else []
         waiting = self._choices.waiting(mode, domains, nearness, empty=empty)
-        over = empty and not any(count for kind, count in waiting.items() if kind not in FOR_GOOD)
-        over = over and not self._hot.turning
-        over = over and (
-            mode != "coverage" or self._choices.trust.heads == heads
-        )  # Newer records may have brought pages.
-        at_rest = empty and self._is_at_rest(heads)
+        if not empty:
+            return Shortage(HeldBack(**waiting), exhausted=False, at_rest=False)
+        over = not any(count for kind, count in waiting.items() if kind not in FOR_GOOD) and not self._hot.turning
+        over = over and (mode != "coverage" or self._choices.trust.heads == heads)  # Newer ones may have brought pages.
+        at_rest = self._is_at_rest(heads)
         return Shortage(HeldBack(**waiting), over and at_rest, at_rest)
 
     def _is_at_rest(self, heads: Sequence[Head]) -> bool:

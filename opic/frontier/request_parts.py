@@ -33,27 +33,21 @@ class RequestPart:
     index: int  # Index of the request among those answered together.
     request: PagesRequest
     by: Choice  # Which pages it can be given.
-    n: int
+    left: int  # How many pages it still wants: 0 also once there are no more for it.
     granted: list[Leased] = field(default_factory=list)
     cut: bool | None = None  # Whether it ends at half of its best page's cash; None until decided.
-    over: bool = False  # Whether there are no more pages for it.
 
     @classmethod
     def of(cls, index: int, request: PagesRequest, mode: str, wanted: int) -> "RequestPart":
         """Return a part of a request for `wanted` hosts, or pages if the request has no limit on hosts."""
         by = request.choice(mode, wanted if request.hosts else None, index)
-        return cls(index, request, by, wanted * (request.n // request.wanted))
+        return cls(index, request, by, wanted * (request.n // request.hosts) if request.hosts else wanted)
 
     @property
     def given(self) -> int:
         """How many hosts it was given pages of, or how many pages if it has no limit on hosts."""
         hosts = {(page.lease.shard_page[0], page.host) for page in self.granted}
         return len(hosts) if self.by.hosts else len(self.granted)
-
-    @property
-    def missing(self) -> int:
-        """How many pages it still wants. With a limit on hosts it takes what the first choice gives."""
-        return 0 if self.over or (self.by.hosts and self.granted) else self.n - len(self.granted)
 
 
 class ChosenPage(NamedTuple):

@@ -171,15 +171,11 @@ class FrontierScheduler:
             start = end
         return answers
 
-    def _serve_together(self, requests: Sequence[PagesRequest]) -> list[NextPages]:
+    def _serve_together(self, every: Sequence[PagesRequest]) -> list[NextPages]:
         as_of = self.crawl.as_of
         # While a store hangs, crawlers give up; but a command sent to it takes effect later. So see who is still there.
-        gone = [request.gone() for request in requests]
-        there = [request for request, left in zip(requests, gone, strict=True) if not left]
-        answers = iter(self._hand_out(there, as_of))
-        return [self._answers.empty(as_of) if left else next(answers) for left in gone]
-
-    def _hand_out(self, requests: Sequence[PagesRequest], as_of: float) -> list[NextPages]:
+        gone = [request.gone() for request in every]
+        requests = [request for request, left in zip(every, gone, strict=True) if not left]
         if delays := {host: delay for request in requests for host, delay in request.crawl_delays.items()}:
             self.hot.report(delays)
         parts = [part for index, request in enumerate(requests) for part in self._parts(index, request)]
@@ -209,7 +205,8 @@ class FrontierScheduler:
                 granted[part.index] += part.granted
         # A very short lease may end between two turns, and its page come again: the later lease counts.
         granted = [list({page.lease.shard_page: page for page in pages}.values()) for pages in granted]
-        return self._answers.answers_to(requests, granted, as_of, rationed=self._rationed)
+        answers = iter(self._answers.answers_to(requests, granted, as_of, rationed=self._rationed))
+        return [self._answers.empty(as_of) if left else next(answers) for left in gone]
 
     def _parts(self, index: int, request: PagesRequest) -> list[RequestPart]:
         modes, share = {request.mode: request.wanted}, self.terms.share
@@ -231,7 +228,7 @@ class FrontierScheduler:
         """Lease pages for the parts, in turns, until all have what they asked for or no more are left."""
         self._rationed = False
         for turn in range(TURNS_MAX):
-            missing = [part for part in parts if part.missing]
+            missing = [part for part in parts if part.left]
             if turn and not missing:
                 break
             spare = min(2 * self._refused, CANDIDATES_SPARE) << min(turn, SPARE_DOUBLED_MAX)
@@ -287,24 +284,26 @@ class FrontierScheduler:
             before: how many pages were chosen for other parts.
         """
         spare = spare if by.hosts is None else 0  # Spares are of other hosts than the first.
-        picked = self.choices.pick(by, sum(part.missing for part in group) + spare, ration)
+        picked = self.choices.pick(by, sum(part.left for part in group) + spare, ration)
         priorities = self.choices.priorities(picked)
         worths = times_priority(picked.counts, 1 / priorities).tolist()  # A batch ends by worth without priorities.
         columns = (picked.ids, picked.hosts, picked.counts, priorities)
         pages = map(ChosenPage, *(column.tolist() for column in columns))
         candidates = list(zip(picked.shards.tolist(), pages, strict=True))
         chosen, least, leases = list[_Chosen](), -math.inf, before + int(self.hot.totals()[LEASED].sum())
+        live = sum(replica.books.live for replica in self.crawl.replicas)
         for part in group:
             start = len(chosen)
             if part.cut is None:
                 # The keys of recrawl policies and of the strategies Random and Cycle tell nothing about worth.
                 by_worth = by.policy is None and (by.mode == "coverage" or self._greedy)
-                part.cut = by_worth and (part.request.n + leases + start) * BATCH_SHARE > self.hot.live()
+                part.cut = by_worth and (part.request.n + leases + start) * BATCH_SHARE > live
             best = max((lease.worth for lease in part.granted), default=worths[start] if start < len(worths) else 0)
             least = best / 2 if part.cut and best > 0 else -math.inf  # Read pages by importance are below 0.
-            end = _end(worths, start, part.missing, least)
+            end = _end(worths, start, part.left, least)
             chosen += [(shard, page, part) for shard, page in candidates[start:end]]
-            part.over = end == start
+            if end == start:
+                part.left = 0
         if by.policy:
             self.choices.taken(by, picked.only(slice(len(chosen))))
         if spare and chosen:
@@ -426,6 +425,7 @@ class FrontierScheduler:
             as_now = part.by.mode in by_cash and part.by.policy is None and choice.priority == 1
             key = cash_key if as_now else choice.key
             part.granted.append(Leased(lease, page, choice.host, key, choice.priority))
+            part.left = 0 if part.by.hosts else part.left - 1  # With a limit on hosts, what the first choice gives.
         if self.admission is not None:
             shards = len(self.hot.shards)
             self.admission.note([page.host * shards + shard for page, (shard, _) in zip(chosen, places, strict=True)])

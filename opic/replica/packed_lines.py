@@ -56,24 +56,24 @@ def unpack_urls(packed: bytes) -> list[str]:
     return text_of(b"\n".join(pieces)).split("\n")
 
 
-def lines_around(packed: bytes, number: int) -> tuple[int, list[bytes]]:
-    """Return the piece that a line is in: the number of its first line, and its lines; `text_of` decodes one.
+def lines_around(packed: bytes, number: int) -> tuple[int, list[str]]:
+    """Return the piece that a line is in: the number of its first line, and its lines.
 
     The line is missing if the piece ends before it.
 
     Raises:
-        StoreDamaged: the piece can't be unpacked.
+        StoreDamaged: the piece can't be unpacked, or not decoded.
     """
     if not packed:
         return 0, []
     if not in_pieces(packed):
-        return 0, _unpacked(packed).split(b"\n")
+        return 0, text_of(_unpacked(packed)).split("\n")
     ends, start = _ends(packed)
     index = number // LINES_A_PIECE
     if index >= len(ends):
         return index * LINES_A_PIECE, []
     piece = packed[start + (ends[index - 1] if index else 0) : start + ends[index]]
-    return index * LINES_A_PIECE, _unpacked(piece).split(b"\n")
+    return index * LINES_A_PIECE, text_of(_unpacked(piece)).split("\n")
 
 
 def text_of(lines: bytes) -> str:

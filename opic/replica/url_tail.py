@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from opic.replica.packed_lines import LINES_A_PIECE, lines_around, pack_lines, text_of
+from opic.replica.packed_lines import LINES_A_PIECE, lines_around, pack_lines
 
 _first_of = attrgetter("first")
 
@@ -67,11 +67,11 @@ class UrlTail:
     def get(self, ids: Iterable[int]) -> dict[int, str]:
         """Return the URLs of the given pages that are in the tail."""
         urls: dict[int, str] = {}
-        first, lines = 0, list[bytes]()
+        first, lines = 0, list[str]()
         for page in sorted(i for i in ids if self.first <= i < self.end):
             if page >= first + len(lines):
                 first, lines = self._lines_around(page)
-            urls[page] = text_of(lines[page - first])
+            urls[page] = lines[page - first]
         return urls
 
     def run(self, first: int, end: int) -> list[str]:
@@ -84,11 +84,11 @@ class UrlTail:
             raise KeyError(f"pages {first} to {end} are not within {self.first} to {self.end}")
         return list(self.get(range(first, end)).values())
 
-    def _lines_around(self, page: int) -> tuple[int, list[bytes]]:
+    def _lines_around(self, page: int) -> tuple[int, list[str]]:
         """Return the first page of the piece that a page is in, and the piece's lines."""
         index = bisect_right(self._chunks, page, key=_first_of) - 1
         chunk = self._chunks[index]
         first, lines = lines_around(chunk.packed, page - chunk.first)
         if len(lines) > LINES_A_PIECE:  # A frame; the next read need not unpack all of it.
-            self._chunks[index] = _Chunk(chunk.first, chunk.count, pack_lines([text_of(line) for line in lines]))
+            self._chunks[index] = _Chunk(chunk.first, chunk.count, pack_lines(lines))
         return chunk.first + first, lines

@@ -39,13 +39,13 @@ def read_urls_of_many(client: Client, asked: Sequence[tuple[Keys, Replica, Seque
         commands = [["HMGET", asked[index][0].block(block), *fields] for (index, block), fields in wanted.items()]
         for ((index, _), fields), packed in zip(wanted.items(), ask(client, commands), strict=True):
             for pages, value in zip(fields.values(), packed, strict=True):
-                first, lines = 0, list[bytes]()
+                first, lines = 0, list[str]()
                 for page, line in pages:
                     if not first <= line < first + len(lines):
                         first, lines = lines_around(value or b"", line)
                     if line - first >= len(lines):
                         raise UrlMissing(asked[index][0].shard, page)
-                    by_shard[index][page] = text_of(lines[line - first])
+                    by_shard[index][page] = lines[line - first]
     _find_known_again(client, asked, by_shard)
     return by_shard
 

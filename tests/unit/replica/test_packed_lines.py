@@ -13,7 +13,6 @@ from opic.replica.packed_lines import (
     lines_around,
     pack_frame,
     pack_lines,
-    text_of,
     unpack_urls,
 )
 
@@ -32,7 +31,7 @@ def test_lines_are_read_as_they_were_packed(count: int) -> None:
 def test_one_line_is_read_with_its_piece_alone(count: int, data: st.DataObject) -> None:
     number = data.draw(st.integers(0, count - 1))
     first, lines = lines_around(pack_lines(LINES[:count]), number)
-    assert text_of(lines[number - first]) == LINES[number]
+    assert lines[number - first] == LINES[number]
     assert len(lines) <= LINES_A_PIECE
 
 
@@ -53,7 +52,7 @@ def test_empty_lines_and_no_lines_are_read() -> None:
 def test_lines_in_one_frame_are_read_alone_and_all_together(count: int) -> None:
     packed = pack_frame(LINES[:count])
     assert unpack_urls(packed) == LINES[:count]
-    assert lines_around(packed, count - 1) == (0, [line.encode() for line in LINES[:count]])
+    assert lines_around(packed, count - 1) == (0, LINES[:count])
 
 
 @given(counts, st.data())
