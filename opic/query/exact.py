@@ -90,8 +90,6 @@ class Exact:
     @property
     def kept(self) -> bool:
         """Whether the crawl keeps links that this endpoint can hold, as far as it knows."""
-        if not self._crawl.as_of:
-            self._crawl.follow()  # For the first time.
         return self._kept.usable
 
     def start(self, order: FetchOrder | None = None, *, always: bool = True) -> None:
@@ -125,7 +123,7 @@ class Exact:
                 lower_priority()
                 lowered = True
             try:
-                if self.kept:
+                if self._kept.usable:
                     self._keep_up()
                 elif self._unsettled.moved is not None:
                     self._kept.release()  # The keeping was ended.
@@ -164,7 +162,7 @@ class Exact:
 
     def usable(self) -> bool:
         """Whether the default policy can be this one: links are kept, and the bound as settled says something."""
-        if not self.kept:
+        if not self._kept.usable:
             return False
         try:
             if not self._says_something():

@@ -65,9 +65,10 @@ def _explained(
 ) -> dict[str, object] | None:
     policy, span = query.policy_of(policy, window)
     exact = query.exact_view() if policy == EXACT else None  # First: the answer is as of its state.
-    (shard_page,), rows, ranking = query.snapshots.ranked(lambda: query.crawl.find_rows([canonical]))
+    (shard_page,), rows = query.crawl.find_rows([canonical])
     if shard_page is None:
         return None
+    ranking = query.snapshots.ranking_of(rows)
     entry = query.entries({canonical: shard_page}, rows, ranking)[canonical]
     estimate: dict[str, object] | None = _static(query, rows, ranking)
     times = [time for time in times_of(rows, ranking) if time is not None]

@@ -103,16 +103,14 @@ class FetchOrder:
         if not self._crawl.upkeep.threads:
             self._compute()
         view = self._view
-        if view is None or not self.kept or view.loads != self._crawl.loads or view.bound >= SAYS_SOMETHING:
+        if view is None or not self._kept.usable or view.loads != self._crawl.loads or view.bound >= SAYS_SOMETHING:
             return None
         return view
 
     def _compute(self) -> None:
         """Compute the order if that can be done now; pages are suggested by cash if it can't."""
         try:
-            if not self._crawl.as_of:
-                self._crawl.follow()  # For the first time: it tells whether links are kept.
-            if self.kept:
+            if self._kept.usable:
                 with self._kept.lock:
                     read = self._kept.catch_up(self._kept.check, PageStates.with_seeds)
                     self._flows.follow(read)

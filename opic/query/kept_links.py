@@ -120,7 +120,12 @@ class KeptLinks:
         """Whether the crawl keeps links that were not found too large for this endpoint.
 
         They are tried again after a start, and once the crawl is restored or made again.
+
+        Raises:
+            StoreError: the crawl was not followed yet, and can't be.
         """
+        if not self.crawl.as_of:
+            self.crawl.follow()  # For the first time: it tells whether links are kept.
         if self.too_large and self._loads_refused != self.crawl.loads:
             self.too_large = ""
         return self.kept and not self.too_large

@@ -132,6 +132,7 @@ class PageQuery:
         own = policy not in (None, EXACT, LOADED)
         self._by_cash = str(policy) if own else "interpolation" if crawl.rules.continuous else "static"
         self.window_rounds, self.exact = window_rounds, exact
+        self._default_exact = exact if policy in (None, EXACT) else None  # Where that is the default policy.
         try:
             windows.check_measures(self._by_cash, crawl.rules.measures_max)
         except BadInput as error:
@@ -164,8 +165,7 @@ class PageQuery:
         None for pages whose history and cash tell it: all under the static policy, which also answers while links are
         still being read; under window policies those that became known since the last snapshot.
         """
-        exact = self._default_exact
-        if exact is not None and (told := exact.told_of(places)) is not None:
+        if self._default_exact is not None and (told := self._default_exact.told_of(places)) is not None:
             # Of a page that is newer still, the least that it can have.
             return EXACT, [
                 (told.share(shard_page) or 0.0) if told.knows(shard_page) else told.jump for shard_page in places
@@ -186,11 +186,6 @@ class PageQuery:
         if self._default_exact is not None and (exact := self._default_exact.told()) is not None:
             return EXACT, exact.bound if exact.bound < BOUND_MAX else None
         return self.by_cash, self.error_bound(parts, whole) if self.by_cash == "static" else None
-
-    @property
-    def _default_exact(self) -> Exact | None:
-        """Exact importance, where that is the default policy."""
-        return self.exact if self._policy in (None, EXACT) else None
 
     def answered(self, policy: str | None, ask: Callable[[str | None], T]) -> T:
         """Return `ask(policy)`, or what it returns from cash if no policy was named and links are not kept any more."""
@@ -320,7 +315,9 @@ class PageQuery:
     def _answers(self, taken: Sequence[_Taken | BadInput], asked_at: float) -> list[ImportanceAnswer | Exception]:
         valid = [ask for ask in taken if isinstance(ask, _Taken)]
         exact, urls = self._exact_for_all(valid, asked_at), _distinct(valid)
-        looked = self._look(urls, asked_at, by_cash=any(ask.policy != EXACT for ask in valid))
+        places, rows = self.crawl.find_rows(urls, asked_at)
+        by_cash = any(ask.policy != EXACT for ask in valid)  # Its ranks cost a sort of all pages.
+        looked = self._looked(_known(urls, places), rows, self.snapshots.ranking_of(rows) if by_cash else None)
         forgotten: dict[str, Place] = {}
         if isinstance(exact, ExactView) and (missing := [url for url in urls if url not in looked.places]):
             forgotten = _known(missing, self.crawl.find(missing, forgotten=True))
@@ -342,15 +339,8 @@ class PageQuery:
                 answers.append(looked.static(ask.urls))
         return answers
 
-    def _look(self, urls: Sequence[str], asked_at: float, *, by_cash: bool) -> _Looked:
-        """Read distinct pages by their canonical URLs; without `by_cash`, by links alone: no importance, no ranks."""
-        if not by_cash:  # Ranks by cash cost a sort of all pages.
-            places, rows = self.crawl.find_rows(urls, asked_at)
-            return self._looked(_known(urls, places), rows, None)
-        places, rows, ranking = self.snapshots.ranked(lambda: self.crawl.find_rows(urls, self.crawl.recent()))
-        return self._looked(_known(urls, places), rows, ranking)
-
     def _looked(self, places: dict[str, Place], rows: Rows, ranking: Ranking | None) -> _Looked:
+        """Return what rows say of pages; without a ranking, by links alone: no importance, no ranks."""
         return _Looked(self.entries(places, rows, ranking), places, *times_of(rows, ranking))
 
     def entries(self, places: dict[str, Place], rows: Rows, ranking: Ranking | None) -> dict[str, dict[str, object]]:
@@ -390,10 +380,8 @@ class PageQuery:
             BadUrl: the URL is invalid.
         """
         canonical = self.canonical(url)
-        (shard_page,), rows = self.crawl.find_rows([canonical])
-        if shard_page is None:
-            return None
-        return {"url": canonical, "measures": measures_of(rows)}
+        (shard_page,), rows = self.crawl.steadily(lambda: self.crawl.find_rows([canonical]))
+        return None if shard_page is None else {"url": canonical, "measures": measures_of(rows)}
 
     def error_bound(self, parts: Sequence[Books], whole: Books | None = None) -> float | None:
         """Return the bound on the static estimate's error, from the shards' books, or None if it says nothing.

@@ -7,11 +7,9 @@ see `opic.replica.upkeep`; `as_of` tells its time.
 
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 
@@ -30,8 +28,6 @@ from opic.query.snapshot_parts import Part
 from opic.replica import Crawl
 from opic.replica.crawl import Outdated, Rows
 from opic.replica.upkeep import AGE_SECONDS_MAX
-
-T = TypeVar("T")
 
 SNAPSHOT_SECONDS = 0.6  # Where a snapshot and its ranking are renewed in a thread, it is at this age.
 VIEW_SECONDS = 0.5  # A view of a window policy is reused up to this age, as it takes some tenths of a second.
@@ -256,18 +252,17 @@ class Snapshots:
             return shown
         return self._current(age_seconds_max)
 
-    def ranked(self, ask: Callable[[], tuple[T, Rows]]) -> tuple[T, Rows, Ranking]:
-        """Return the result of `ask`, its rows, and a ranking as `fresh` gives it, or of a moment later."""
-        answer, rows = ask()
+    def ranking_of(self, rows: Rows) -> Ranking:
+        """Return a ranking for rows that were just read, as `fresh` gives it, or of a moment later."""
         if (kept := self.ranking_at_hand(rows)) is None:
             shown = self._shown
             if shown is None or shown.heads != rows.heads or not self._still_true(shown):
                 shown = self._current(AGE_SECONDS_MAX)
             kept = self._ranking = shown.ranking
-        return answer, rows, kept
+        return kept
 
     def ranking_at_hand(self, rows: Rows) -> Ranking | None:
-        """Return a ranking that `ranked` might give with these rows; None if there is none yet."""
+        """Return a ranking that `ranking_of` might give; None if there is none yet."""
         kept = self._ranking
         if kept is None or not self._still_true(kept):
             return None

@@ -297,11 +297,11 @@ class Crawl(CrawlShards):
         if loads != self.loads:  # A reload renews `_made` under the lock; wait for it.
             self.follow()
             loads, secret = self._made
-        fingerprints = secret.hash_strings(urls)
-        numbers = np.array([shard_of(host_of(url), len(self)) for url in urls] if len(self) > 1 else [0], np.int64)
+        fingerprints, shards = secret.hash_strings(urls), len(self.shards)
+        numbers = np.array([shard_of(host_of(url), shards) if shards > 1 else 0 for url in urls], np.int64)
         places: list[Place | None] = [None] * len(urls)
         for number in np.unique(numbers).tolist():
-            positions = np.flatnonzero(numbers == number) if len(self) > 1 else np.arange(len(urls))
+            positions = np.flatnonzero(numbers == number)
             with self.replicas[number].reading(locked=locked) as replica:
                 ids = (replica.index if forgotten else replica).find(fingerprints[positions]).tolist()
             for i, page in zip(positions.tolist(), ids, strict=True):
@@ -313,20 +313,15 @@ class Crawl(CrawlShards):
     def find_rows(self, urls: Sequence[str], since: float | None = None) -> tuple[list[Place | None], Rows]:
         """Return the place of each page (None if unknown), given canonical URLs, and the rows of the known pages.
 
-        `since` is as in `follow`; but a page is unknown only if it is now.
+        Call it inside `steadily`. `since` is as in `follow`; but a page is unknown only if it is now.
         """
         called = time.monotonic()
         self.follow(since)
-
-        def ask() -> tuple[list[Place | None], Rows]:
-            places = self.find(urls)
-            return places, self.rows([page for page in places if page is not None])
-
-        answer = self.steadily(ask)
-        if None in answer[0] and self._looked_at <= called:
+        places = self.find(urls)
+        if None in places and self._looked_at <= called:
             self.follow()
-            answer = self.steadily(ask)
-        return answer
+            places = self.find(urls)
+        return places, self.rows([page for page in places if page is not None])
 
     def undisturbed(self, ask: Callable[[], T]) -> T | None:
         """Return `ask()`, which reads the replicas without their locks, as nothing may wait in an event loop.
@@ -355,15 +350,15 @@ class Crawl(CrawlShards):
             order.setdefault(number, []).append(index)
         columns, measures = list[list[NDArray[Any]]](), list[Measures]()
         books, heads = list[Books](), list[Head]()
-        for number in range(len(self)):
+        for number, of_shard in enumerate(self.replicas):
             positions = order.get(number, [])
             ids = np.array([places[index][1] for index in positions], np.int64)
-            with self.replicas[number].reading(locked=locked) as replica:
+            with of_shard.reading(locked=locked) as replica:
                 books.append(replica.books)
                 heads.append(replica.head)
                 if not positions and (order or number):  # Without any page, the columns are empty ones of shard 0.
                     continue
-                if int(ids.max(initial=-1)) >= len(replica):
+                if int(ids.max(initial=-1)) >= replica.pages:
                     raise IndexError(f"shard {number} has no page {int(ids.max())}")
                 columns.append([replica.cash(ids), *replica.columns_of(ROWS, ids)])
                 measures.append(replica.histories.measures(replica.columns.row[ids]))
