@@ -8,7 +8,6 @@ from typing import Final
 from starlette.requests import Request
 
 from opic.api.problems import Problem, fit_for_log
-from opic.service.rates import Limiter
 from opic.service.tokens import Role, Token, Tokens
 
 REALM: Final = 'Bearer realm="opic"'
@@ -46,8 +45,7 @@ class Access:
                 machine.
         """
         if not self.tokens.required:
-            if (refused := _rebound(header(request, b"host"), self._hosts) or _foreign(request)) is not None:
-                raise refused
+            self._check_origin(request)
             return None
         if is_open:
             return None
@@ -62,9 +60,30 @@ class Access:
             headers={"WWW-Authenticate": REALM + (', error="invalid_token"' if scheme else "")},
         )
 
-    def limiter(self, token: Token | None) -> Limiter | None:
-        """Return what keeps the calls of a token, or those without one, within their rates; None without a limit."""
-        return self.tokens.anonymous if token is None else token.limiter
+    def _check_origin(self, request: Request) -> None:
+        """Refuse what web pages of other sites make a browser send to a service without a token.
+
+        A page can have the name of its own site resolved to 127.0.0.1 (DNS rebinding); its scripts then read and write
+        here as if this were their site. A browser always sends Host, and a page can't change it. Before they send JSON
+        across origins, browsers send a preflight request (and get 405); but not for a body without a type.
+
+        Raises:
+            Problem: the name in Host is none of ours, or Origin names another site.
+        """
+        host = header(request, b"host")
+        if host is not None and self._hosts is not None and not _is_ours(host, self._hosts):
+            raise Problem(
+                "foreign-host",
+                f"the header Host is {fit_for_log(host)!r}, and OPIC_API_TOKEN is not set: without a token only "
+                "localhost, loopback addresses and the name in OPIC_HOST are taken. Use http://localhost, set "
+                "OPIC_API_TOKEN, or start with --allow-open",
+            )
+        if request.method == "GET" or (origin := header(request, b"origin")) is None:
+            return
+        if origin.partition("://")[2] != host:
+            raise Problem(
+                "foreign-origin", "the header Origin names another site than Host: set OPIC_API_TOKEN to allow that"
+            )
 
     def check(self, token: Token, role: Role, crawl: str | None = None, *, of_any: bool = False) -> None:
         """Check that a token fits a call.
@@ -83,22 +102,6 @@ class Access:
             raise Problem(
                 "not-allowed", why, headers={"WWW-Authenticate": f'{REALM}, error="insufficient_scope", scope="{role}"'}
             )
-
-
-def _rebound(host: str | None, hosts: frozenset[str] | None) -> Problem | None:
-    """Refuse requests that came here by a name of another machine: the name in Host is none of ours.
-
-    A web page of that name can have its name resolved to 127.0.0.1 (DNS rebinding); its scripts then read and write
-    here as if this were their own site. A browser always sends Host, and a page can't change it.
-    """
-    if host is None or hosts is None or _is_ours(host, hosts):
-        return None
-    return Problem(
-        "foreign-host",
-        f"the header Host is {fit_for_log(host)!r}, and OPIC_API_TOKEN is not set: without a token only localhost, "
-        "loopback addresses and the name in OPIC_HOST are taken. Use http://localhost, set OPIC_API_TOKEN, or start "
-        "with --allow-open",
-    )
 
 
 @lru_cache(256)
@@ -131,15 +134,3 @@ def is_loopback(name: str) -> bool:
         return ipaddress.ip_address(name.partition("%")[0]).is_loopback
     except ValueError:
         return False
-
-
-def _foreign(request: Request) -> Problem | None:
-    """Refuse cross-origin requests that another site's web page makes a browser send to a service without a token.
-
-    Before they send JSON across origins, browsers send a preflight request (and get 405); but not for a body without a
-    type.
-    """
-    origin = header(request, b"origin")
-    if request.method == "GET" or origin is None or origin.partition("://")[2] == header(request, b"host"):
-        return None
-    return Problem("foreign-origin", "the header Origin names another site than Host: set OPIC_API_TOKEN to allow that")

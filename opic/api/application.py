@@ -111,14 +111,10 @@ class Application:
             rate_limits.end(request, sent_bytes)
             seconds = time.perf_counter() - started
             self._observe(inner["method"], _path(inner), status, seconds)
-            level = self._log_level(scope["path"], status)
+            tells = self._log_requests or status >= 500 or status == 0
+            level = logging.INFO if tells and scope["path"] not in QUIET_PATHS else logging.DEBUG
             if log.isEnabledFor(level):
                 _log(level, method, inner, status, 1000 * seconds)
-
-    def _log_level(self, path: str, status: int) -> int:
-        if path in QUIET_PATHS:
-            return logging.DEBUG
-        return logging.INFO if self._log_requests or status >= 500 or status == 0 else logging.DEBUG
 
     async def _answer(self, request: Request) -> Response:
         """Return the answer to a request, with the headers that all answers have."""
@@ -153,7 +149,8 @@ class Application:
                 crawl = matched.parameters.get(CRAWL)
                 if token is not None:
                     self._access.check(token, route.role, crawl, of_any=route.path == CRAWLS)
-                if (limiter := self._access.limiter(token)) is not None:
+                limiter = self._access.tokens.anonymous if token is None else token.limiter
+                if limiter is not None:
                     rate_limits.begin(request, limiter)
                 if (
                     CALL_PATH in request.scope

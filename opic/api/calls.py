@@ -164,7 +164,7 @@ class Calls:
 
         A single URL that is refused gets a 422. Among several the good ones are taken, and the others listed.
         """
-        self._check_count("urls", asked.urls)
+        self._check(urls=asked.urls)
         check_events(request, len(asked.urls))
         return self._backend.seed(**asdict(asked))
 
@@ -186,9 +186,7 @@ class Calls:
         There may be fewer pages than requested, because of host delays. If there are none, `retry_after` says when to
         ask again, or `exhausted` that waiting alone will bring none; `waiting` counts the pages that are held back.
         """
-        self._check_n(asked.n)
-        self._check_count("busy_hosts", asked.busy_hosts)
-        self._check_count("crawl_delays", asked.crawl_delays)
+        self._check(asked.n, busy_hosts=asked.busy_hosts, crawl_delays=asked.crawl_delays)
         gone = threading.Event()
         pages_request = self._backend.frontier.request(**asdict(asked), gone=gone.is_set)
         if asked.mode == "coverage":  # Without trust, this caller is refused, not those answered together with it.
@@ -213,7 +211,7 @@ class Calls:
         They apply at once, at all endpoints, to pages handed out from then on. A delay set here overrides the
         crawl-delay in the host's robots.txt, which otherwise applies if it is longer than ours.
         """
-        self._check_count("hosts", asked.hosts)
+        self._check(hosts=asked.hosts)
         self._backend.check_room()
         rules = self._backend.limits.normalization
         hosts = {canonical_host(name, rules): host for name, host in asked.hosts.items()}
@@ -235,18 +233,18 @@ class Calls:
 
     def get_frontier(self, asked: queries.FrontierHead) -> Answer:
         """Return the pages that would be handed out next, without leasing them. They may change at any time."""
-        self._check_n(asked.n)
+        self._check(asked.n)
         return self._backend.frontier.peek(asked.n, asked.domain, asked.mode)
 
     def post_release(self, asked: bodies.Leases) -> Answer:
         """Release leases on pages that will not be fetched. Expired leases are ignored."""
-        self._check_count("leases", asked.leases)
+        self._check(leases=asked.leases)
         self._backend.check_room()
         return self._backend.frontier.release(asked.leases)
 
     def post_leases_renew(self, asked: bodies.RenewLeases) -> Answer:
         """Let leases run for longer, from now on. The answer lists those that had already ended as lost."""
-        self._check_count("leases", asked.leases)
+        self._check(leases=asked.leases)
         self._backend.check_room()
         return self._backend.frontier.renew(asked.leases, asked.lease_seconds)
 
@@ -265,7 +263,7 @@ class Calls:
 
     async def post_importance(self, asked: bodies.ManyPages) -> Response:
         """Return the importance of many pages, in the order of the request; null for a page never seen."""
-        self._check_count("urls", asked.urls)
+        self._check(urls=asked.urls)
         answer = await self._ask_for(Ask(asked.urls, asked.policy, asked.window))
         # 10,000 pages are some megabytes, whose encoding would block the event loop.
         return await run_in_threadpool(lambda: Json(self._told(asked.urls, answer)))
@@ -291,7 +289,7 @@ class Calls:
 
     def get_top(self, asked: queries.TopPages) -> Answer:
         """Return the most important pages, or those that most pages link to, descending."""
-        self._check_n(asked.n)
+        self._check(asked.n)
         backend, terms = self._backend, (asked.n, asked.domain, asked.policy, asked.window, asked.after)
         if asked.by == "inlinks":
             if asked.state is not None:
@@ -306,7 +304,7 @@ class Calls:
 
     def get_hosts(self, asked: queries.TopSites) -> Answer:
         """Return the most important hosts, descending. A host's importance is the sum of its pages' importance."""
-        self._check_n(asked.n)
+        self._check(asked.n)
         return self._backend.query.sites("host", asked.n, asked.policy, asked.window)
 
     def get_domains(self, asked: queries.TopSites) -> Answer:
@@ -314,7 +312,7 @@ class Calls:
 
         A domain's importance is the sum of the importance of the pages of all its hosts.
         """
-        self._check_n(asked.n)
+        self._check(asked.n)
         return self._backend.query.sites("domain", asked.n, asked.policy, asked.window)
 
     def get_inflow(self, asked: queries.DomainInflow) -> Answer:
@@ -323,7 +321,7 @@ class Calls:
         The count is of what came from other registered domains. So of a host there are bounds: `inflow`, and
         `inflow_max`, which also allows for the other hosts of its domain.
         """
-        self._check_n(asked.n)
+        self._check(asked.n)
         area = {"host": asked.host, "prefix": asked.prefix, "policy": asked.policy, "window": asked.window}
         return inflow(self._backend.query, asked.domain, asked.after, asked.n, **area)
 
@@ -334,7 +332,7 @@ class Calls:
 
         The pages come in the order of the request; those that are gone or were never seen are `missing`.
         """
-        self._check_count("urls", asked.urls)
+        self._check(urls=asked.urls)
         return inflow(self._backend.query, urls=asked.urls, policy=asked.policy, window=asked.window)
 
     def get_inlinks(self, asked: queries.PageInlinks) -> Answer:
@@ -342,7 +340,7 @@ class Calls:
 
         Not with OPIC_KEEP_LINKS=off at the workers.
         """
-        self._check_n(asked.n)
+        self._check(asked.n)
         answer = inlinks(self._backend.query, self._backend.links, asked.url, asked.n)
         return self._known(answer, asked.url)
 
@@ -357,7 +355,7 @@ class Calls:
 
     def put_local(self, domain: str, asked: bodies.LocalList) -> Answer:
         """Replace the ranked list of a local domain. Its estimator makes this call; the list moves no cash."""
-        self._check_count("pages", asked.pages)
+        self._check(pages=asked.pages)
         name = canonical_host(domain)
         for page in asked.pages:
             host = host_of(self._backend.limits.canonical(page.url))
@@ -382,7 +380,7 @@ class Calls:
 
     def get_local_list(self, domain: str, asked: queries.LocalHead) -> Answer:
         """Return the last ranked list of a local domain."""
-        self._check_n(asked.n)
+        self._check(asked.n)
         name, backend = canonical_host(domain), self._backend
         ranking = read_list(backend.crawl.client, backend.shard.keys, name)
         if ranking is None:
@@ -403,7 +401,7 @@ class Calls:
 
         The search looks at URLs for about a second, and says at how many it looked; `next` continues it.
         """
-        self._check_n(asked.n)
+        self._check(asked.n)
         return Json(await self._searches.ask(asked))
 
     def _search(self, asked: Sequence[queries.UrlPart]) -> list[Mapping[str, object]]:
@@ -478,14 +476,14 @@ class Calls:
             raise Problem("unknown-page", self._backend.query.never_seen(url))
         return entry
 
-    def _check_n(self, n: int) -> None:
+    def _check(self, n: int = 0, **given: Collection[object]) -> None:
+        """Refuse a call that asks for more than `n` may be, or brings more of anything than it may."""
         if n > self._settings.max_n:
             raise BadInput(f"n={n:,} is over OPIC_MAX_N {self._settings.max_n:,}")
-
-    def _check_count(self, name: str, given: Collection[object]) -> None:
         limit = self._settings.max_urls
-        if len(given) > limit:
-            raise BadInput(f"{len(given):,} {name} is over OPIC_MAX_URLS {limit:,}: send them in several calls")
+        for name, some in given.items():
+            if len(some) > limit:
+                raise BadInput(f"{len(some):,} {name} is over OPIC_MAX_URLS {limit:,}: send them in several calls")
 
 
 def _times(answer: ImportanceAnswer) -> dict[str, float]:

@@ -116,12 +116,6 @@ def _too_large(bytes_max: int) -> Problem:
     return Problem("too-large", f"the body is over OPIC_MAX_BODY_BYTES {bytes_max:,}: send it in several calls")
 
 
-async def read_json(request: Request, bytes_max: int) -> bytes:
-    """Read a body that is JSON; see `read_body`."""
-    media_type(request)
-    return await read_body(request, bytes_max)
-
-
 def read_asked(body: bytes, kind: type[Asked]) -> Asked:
     """Parse a body that is one JSON object, and check it.
 

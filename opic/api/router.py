@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from opic.api.problems import Json
-from opic.api.request_bodies import read_asked, read_json
+from opic.api.request_bodies import media_type, read_asked, read_body
 from opic.api.validation import checked
 from opic.service.positions import MARK
 from opic.service.tokens import Role
@@ -130,7 +130,9 @@ def handler_of(method: str, call: Call, body_bytes_max: int, show: Callable[[str
     async def handler(request: Request) -> Response:
         query, position = _parameters(request.scope["query_string"], cursor=cursor)
         given = [taker(request, query) for taker in takers]
-        sent = await read_json(request, body_bytes_max) if body is not None else b""
+        sent = b""
+        if body is not None:
+            sent = await read_body(request, body_bytes_max, media_type(request))
         if show is not None and position is not None:
             await show(position)
 
