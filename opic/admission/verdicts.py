@@ -75,7 +75,7 @@ class Verdicts:
     @property
     def behind(self) -> bool:
         """Whether there are pages whose turn has not come."""
-        return self.pages < len(self._replica)
+        return self.pages < self._replica.pages
 
     def verdicts_of(self, ids: Int64s) -> Uint8s:
         """Return the verdicts on pages, those by former rules included; 0 for pages never judged."""

@@ -158,10 +158,13 @@ class Choices:
     def _picked(
         self, by: Choice, count: int, ration: Ration | None, within: Within | None, host_pages: int | None
     ) -> Picked:
-        mix, fit = self._mix(by), self._fit_of(ration)
+        ranking, hots, fit = self.ranking(by.mode), self._hot.orders, self._fit_of(ration)
+        mix: Mix = [(1.0, [hot.strategy for hot in hots] if ranking is None else ranking.orders(hots))]
+        if by.policy:
+            mix = self._policies.mix(by.policy)
         picks = [
             pick(
-                self._hot.orders,
+                hots,
                 count,
                 [hot.now() for hot in self._hot.shards],
                 mode=by.mode,
@@ -175,14 +178,7 @@ class Choices:
             for _, orders in mix
         ]
         shares = [share for share, _ in mix]
-        return picks[0] if len(mix) == 1 else mixed(picks, shares, count, self.rng, self._hot.orders, fit, host_pages)
-
-    def _mix(self, by: Choice) -> Mix:
-        """Return the orders that decide, with their shares."""
-        if by.policy:
-            return self._policies.mix(by.policy)
-        ranking, hots = self.ranking(by.mode), self._hot.orders
-        return [(1.0, [hot.strategy for hot in hots] if ranking is None else ranking.orders(hots))]
+        return picks[0] if len(mix) == 1 else mixed(picks, shares, count, self.rng, hots, fit, host_pages)
 
     def taken(self, by: Choice, picked: Picked) -> None:
         """Note that pages that a policy picked are to be leased: those that it draws are drawn again."""
@@ -228,9 +224,8 @@ class Choices:
         priorities = np.ones(len(picked.ids))
         for shard in set(picked.shards.tolist()):
             mine = picked.shards == shard
-            with self._hot.locked(shard) as hot:
-                if (own := hot.order.columns.priority(picked.ids[mine])) is not None:
-                    priorities[mine] = own
+            if (own := self._hot.orders[shard].columns.priority(picked.ids[mine])) is not None:
+                priorities[mine] = own
         return priorities
 
     # The pages that a request is about.

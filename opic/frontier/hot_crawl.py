@@ -20,7 +20,7 @@ from opic.frontier.held_pages import Held, read_held
 from opic.frontier.host_groups import HostGroups
 from opic.frontier.hot_order import HotOrder
 from opic.frontier.hot_shard import HELD_SECONDS_MIN, HotShard
-from opic.frontier.page_counts import CENSUS_KINDS, CODES
+from opic.frontier.page_counts import CENSUS_KINDS, CODES, LEASED
 from opic.frontier.requests import BY_DOMAIN, FrontierTerms
 from opic.frontier.suspects import Suspects
 from opic.model.books import Books
@@ -333,11 +333,12 @@ class HotCrawl:
 
     # Totals of the crawl.
 
-    def totals(self) -> Int64s:
-        """Count the pages by what holds them back, (`page_counts.CODES` / 2, 2): never read, and read.
+    def leases(self) -> int:
+        """Count the leases of all endpoints; one whose time is over counts until the next choice."""
+        return int(sum(order.counts.totals[2 * LEASED : 2 * LEASED + 2].sum() for order in self.orders))
 
-        Leases of all endpoints count; one whose time is over counts until the next choice.
-        """
+    def totals(self) -> Int64s:
+        """Count the pages by what holds them back, (`page_counts.CODES` / 2, 2): never read, and read."""
         counts = np.zeros(CODES, np.int64)
         for hot in self.shards:
             with hot.replica.lock:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from opic.frontier.choices import Choices
 from opic.frontier.crawl_orders import CrawlOrders
 from opic.frontier.hot_crawl import HotCrawl
-from opic.frontier.page_counts import FOR_GOOD, LEASED, WORDS
+from opic.frontier.page_counts import FOR_GOOD, WORDS
 from opic.frontier.request_parts import Leased
 from opic.frontier.requests import PagesRequest
 from opic.messages.frontier import HeldBack, NextPages
@@ -132,6 +132,6 @@ class NextAnswers:
         if rationed:
             first = max(first, RETRY_SECONDS_RATIONED)
         # A policy offers also pages without cash: see `first`.
-        if request.policy or self._hot.totals()[LEASED].any():
+        if request.policy or self._hot.leases():
             most = min(RETRY_SECONDS_DEFAULT, most)
         return math.ceil(min(max(first, RETRY_SECONDS_MIN), most) * 1000) / 1000

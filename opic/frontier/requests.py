@@ -150,9 +150,8 @@ class PagesRequest:
             BadInput: a parameter is invalid.
         """
         host_of_name = partial(canonical_host, normalization=normalization)
-        _check_limits(n, max_depth, len(domains))
+        _check(n, mode, policy, max_depth, len(domains))
         check_lease_seconds(seconds)
-        _check_policy(mode, policy)
         within = sorted({host_of_name(name) for name in (*domains, *(() if domain is None else (domain,)))})
         near = 0 if max_depth is None else nearness_of(min(max_depth, DEPTH_MAX))
         if hosts is not None:
@@ -164,17 +163,14 @@ class PagesRequest:
         )  # fmt: skip
 
 
-def _check_limits(n: int, max_depth: int | None, domains: int) -> None:
+def _check(n: int, mode: str, policy: str | None, max_depth: int | None, domains: int) -> None:
+    """Raise BadInput for a number out of range, for a mode or a policy that does not exist, or one of another mode."""
     if n < 1:
         raise BadInput(f"n={n}: ask for at least one page")
     if max_depth is not None and max_depth < 0:
         raise BadInput(f"max_depth={max_depth}: the depth of a seed is 0, and none is less")
     if domains > DOMAINS_MAX:
         raise BadInput(f"domains: {domains:,} is over the limit of {DOMAINS_MAX}: send several requests")
-
-
-def _check_policy(mode: str, policy: str | None) -> None:
-    """Raise BadInput for a mode or a policy that does not exist, or for a policy of another mode."""
     if mode not in MODES:
         raise BadInput(f"mode={shown(mode)} is not one of {', '.join(MODES)}")
     if policy is not None and policy not in POLICIES:

@@ -26,7 +26,7 @@ from opic.frontier.hot_crawl import HotCrawl
 from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
 from opic.frontier.leases import Lease, await_leases, release_leases, server_runs
 from opic.frontier.next_answers import NextAnswers, Shares, Shortage
-from opic.frontier.page_counts import FREE, LEASED
+from opic.frontier.page_counts import FREE
 from opic.frontier.page_keys import GREEDY, keys_by_cash, times_priority
 from opic.frontier.request_parts import ChosenPage, Leased, RequestPart, ShardCall
 from opic.frontier.requests import SHARE_BY_IMPORTANCE, Choice, FrontierTerms, PagesRequest
@@ -290,7 +290,7 @@ class FrontierScheduler:
         columns = (picked.ids, picked.hosts, picked.counts, priorities)
         pages = map(ChosenPage, *(column.tolist() for column in columns))
         candidates = list(zip(picked.shards.tolist(), pages, strict=True))
-        chosen, least, leases = list[_Chosen](), -math.inf, before + int(self.hot.totals()[LEASED].sum())
+        chosen, least, leases = list[_Chosen](), -math.inf, before + self.hot.leases()
         live = sum(replica.books.live for replica in self.crawl.replicas)
         for part in group:
             start = len(chosen)

@@ -192,14 +192,10 @@ class Books:
             sum(rise * self.open_of(slot) for slot, rise in enumerate(rises)),
         )
 
-    def settled(self, minted: int) -> int:
-        """S: all history of live pages, and the cash of live pages whose links are not known."""
-        pages = minted - self.pool - self.net  # Cash on all pages, gone ones among them.
-        return (self.clock - self.taken_back - self.h_gone - self.h_forgotten) + (pages - self.v_gone - self.open_cash)
-
     def importance_total(self, minted: int) -> int:
         """Sum of history and cash over live pages: the denominator of the static estimate."""
-        return self.settled(minted) + self.open_cash
+        pages = minted - self.pool - self.net  # Cash on all pages, gone ones among them.
+        return (self.clock - self.taken_back - self.h_gone - self.h_forgotten) + (pages - self.v_gone)
 
     def static_total(self, minted: int, overdrawn: int = 0) -> int:
         """Return the denominator of the static estimates as they are shown, at least 1.

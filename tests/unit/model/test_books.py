@@ -207,13 +207,12 @@ def test_drift_stops_counting_before_it_overflows_and_the_bound_says_nothing_the
     assert books.error_bound(MINTED_GRAINS, q=999_999) == 2
 
 
-def test_settled_and_residual_make_up_the_importance_of_all_live_pages() -> None:
+def test_history_and_cash_make_up_the_importance_of_all_live_pages() -> None:
     books = books_after_a_crawl()
     cash_of_live_pages = MINTED_GRAINS - books.pool - books.v_gone
     history_of_live_pages = books.clock - books.h_gone
     assert books.open_cash == 10**10
     assert books.importance_total(MINTED_GRAINS) == cash_of_live_pages + history_of_live_pages
-    assert books.settled(MINTED_GRAINS) == books.importance_total(MINTED_GRAINS) - books.open_cash
 
 
 # Many shards.
