@@ -1,4 +1,7 @@
-"""Who may ask: by a bearer token; where none is required, requests that are made on this machine."""
+"""Who may ask, and how much: by a bearer token; where none is required, requests that are made on this machine.
+
+A call over the rates of its caller is refused with 429.
+"""
 
 import ipaddress
 from collections.abc import Collection
@@ -6,11 +9,17 @@ from functools import lru_cache
 from typing import Final
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from opic.api.problems import Problem, fit_for_log
+from opic.service.rates import Limiter, OverRate
 from opic.service.tokens import Role, Token, Tokens
 
 REALM: Final = 'Bearer realm="opic"'
+# Keys of a request's scope: what limits its caller's rates, the caller's token, and whether the call counts as running.
+LIMITER: Final = "opic.limiter"
+TOKEN: Final = "opic.token"  # noqa: S105 - a key
+RUNNING: Final = "opic.running"
 
 
 def header(request: Request, name: bytes) -> str | None:
@@ -134,3 +143,58 @@ def is_loopback(name: str) -> bool:
         return ipaddress.ip_address(name.partition("%")[0]).is_loopback
     except ValueError:
         return False
+
+
+# Rates.
+
+
+def begin_call(request: Request, limiter: Limiter) -> None:
+    """Begin a call within the rates of its caller.
+
+    Raises:
+        Problem: it is over one of them.
+    """
+    request.scope[LIMITER] = limiter
+    declared = header(request, b"content-length") or "0"
+    _check_rate(limiter.begin(int(declared[:20]) if declared.isdecimal() else 0))
+    request.scope[RUNNING] = True
+
+
+def end_call(request: Request, sent_bytes: int) -> None:
+    """End a call, if it was begun within rates."""
+    if RUNNING in request.scope:
+        request.scope[LIMITER].end(sent_bytes)
+
+
+def count_received(request: Request, size: int) -> None:
+    """Count the bytes of a body whose size was not declared."""
+    if (limiter := request.scope.get(LIMITER)) is not None and header(request, b"content-length") is None:
+        limiter.owe(0, size)
+
+
+def check_events(request: Request, count: int = 0) -> None:
+    """Check, before its body is read, that a call may bring events; count those that are known by then.
+
+    Raises:
+        Problem: its caller is over the rate of events.
+    """
+    if (limiter := request.scope.get(LIMITER)) is not None:
+        _check_rate(limiter.over_events())
+        limiter.owe(count, 0)
+
+
+def count_events(request: Request, count: int) -> None:
+    """Count the events of a call; later ones wait for them."""
+    if (limiter := request.scope.get(LIMITER)) is not None:
+        limiter.owe(count, 0)
+
+
+def tell_rates(request: Request, response: Response) -> None:
+    """Add the fields RateLimit and RateLimit-Policy to the answer of a caller that has rates."""
+    if (limiter := request.scope.get(LIMITER)) is not None:
+        response.raw_headers.extend(limiter.fields())
+
+
+def _check_rate(over: OverRate | None) -> None:
+    if over is not None:
+        raise Problem("over-rate", str(over), headers={"Retry-After": str(over.seconds)})

@@ -11,6 +11,7 @@ import re
 import time
 from asyncio import CancelledError
 from collections.abc import Callable, Mapping
+from hashlib import blake2b
 from os.path import normpath
 from typing import Any, Final
 
@@ -22,10 +23,8 @@ from starlette.types import Receive, Scope, Send
 from starlette_compress import CompressMiddleware
 from swagger_ui_bundle import swagger_ui_path
 
-from opic.api import rate_limits
-from opic.api.access import Access, header
+from opic.api.access import TOKEN, Access, begin_call, end_call, header, tell_rates
 from opic.api.crawl_calls import OtherCrawls
-from opic.api.etags import set_cache_headers
 from opic.api.problems import Problem, fit_for_log, from_error, internal
 from opic.api.router import CRAWL, CRAWLS, VERSION, Route, Routes
 from opic.errors import OpicError
@@ -40,6 +39,9 @@ ID_HEADER: Final = b"x-request-id"
 COMPRESSED_BYTES_MIN: Final = 1_024  # A smaller body fits in one packet anyway.
 LEVEL: Final = 1  # Of gzip and zstd: see docs/decisions/0015.
 NO_SUCH_PATH: Final = "no such path here: /docs lists those there are"
+# Calls whose answers have an ETag: a hash of the answer without `as_of`, which always changes; so it is a weak one.
+WITH_ETAG: Final = ("/v1/top", "/v1/hosts", "/v1/domains", "/openapi.json")
+_AS_OF = re.compile(rb'"(?:rank_)?as_of":[-+0-9.eE]+,?')
 _ids = random.Random()  # noqa: S311 - ids are no secrets and grant no access; system randomness would be slow
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -108,7 +110,7 @@ class Application:
                 status = response.status_code
                 await self._send(response, request, send)
         finally:
-            rate_limits.end(request, sent_bytes)
+            end_call(request, sent_bytes)
             seconds = time.perf_counter() - started
             self._observe(inner["method"], _path(inner), status, seconds)
             tells = self._log_requests or status >= 500 or status == 0
@@ -129,8 +131,8 @@ class Application:
                 log.error("request %s failed", scope["opic.id"], exc_info=error)
             response = problem.response(scope["opic.id"])
             _drop_tracebacks(error)
-        set_cache_headers(request, scope.get(CALL_PATH, path), response)
-        rate_limits.tell(request, response)
+        _set_cache_headers(request, scope.get(CALL_PATH, path), response)
+        tell_rates(request, response)
         return response
 
     async def _routed(self, request: Request, path: str) -> Response:
@@ -140,7 +142,7 @@ class Application:
         is_open = path.startswith(DOC_FILES) if matched is None else matched.is_open
         token = self._access.holder(request, is_open=is_open)
         if token is not None:
-            request.scope[rate_limits.TOKEN] = token
+            request.scope[TOKEN] = token
         if matched is not None:
             if (route := matched.by_method.get(request.method)) is None:
                 raise _wrong_method(matched.by_method)
@@ -151,7 +153,7 @@ class Application:
                     self._access.check(token, route.role, crawl, of_any=route.path == CRAWLS)
                 limiter = self._access.tokens.anonymous if token is None else token.limiter
                 if limiter is not None:
-                    rate_limits.begin(request, limiter)
+                    begin_call(request, limiter)
                 if (
                     CALL_PATH in request.scope
                     and (others := self._others) is not None
@@ -186,6 +188,24 @@ async def _send(scope: Scope, receive: Receive, send: Send) -> None:
     await scope["opic.response"](scope, receive, send)
 
 
+def _set_cache_headers(request: Request, path: str, response: Response) -> None:
+    """Set Cache-Control of an answer, and ETag of some; make these a 304 if they would be what If-None-Match names."""
+    if path not in WITH_ETAG or request.method != "GET":
+        if path.startswith("/v1/"):
+            response.raw_headers.append((b"cache-control", b"no-store"))
+        return
+    headers = response.headers
+    if response.status_code != 200:
+        headers["Cache-Control"] = "no-store"
+        return
+    tag = f'"{blake2b(_AS_OF.sub(b"", response.body), digest_size=12).hexdigest()}"'
+    headers["ETag"], headers["Cache-Control"] = f"W/{tag}", "no-cache"
+    known = {etag.strip().removeprefix("W/") for etag in request.headers.get("if-none-match", "").split(",")}
+    if tag in known or "*" in known:
+        response.status_code, response.body = 304, b""
+        del headers["content-length"], headers["content-type"]
+
+
 def _drop_tracebacks(error: BaseException | None) -> None:
     """Break the cycles from an error to the frames that it passed, some of which hold it, and others the body.
 
@@ -215,7 +235,7 @@ def _log(level: int, method: str, scope: Scope, status: int, ms: float) -> None:
     method, request_id = fit_for_log(method), scope["opic.id"]
     path = fit_for_log(scope.get("raw_path", b"").decode("latin-1") or scope["path"])
     why = f" ({fit_for_log(scope['opic.why'])})" if "opic.why" in scope else ""
-    token: Token | None = scope.get(rate_limits.TOKEN)
+    token: Token | None = scope.get(TOKEN)
     if token is not None:
         why = f" token={token.name}{why}"
     given = (method, path, status or "aborted", ms, request_id, why)

@@ -17,10 +17,10 @@ from starlette.responses import Response
 
 from opic import __version__
 from opic.api import bodies, queries
+from opic.api.access import check_events, count_events
 from opic.api.coalescing import Coalescer, InLoop, while_connected
 from opic.api.event_bodies import Intake, read_events
 from opic.api.problems import Json, Problem
-from opic.api.rate_limits import check_events, count_events
 from opic.api.request_bodies import idempotency_key, media_type, read_body
 from opic.api.router import Answer
 from opic.errors import BadEvent, BadInput

@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from opic.api import bodies, queries
+from opic.api.access import TOKEN
 from opic.api.problems import Json
-from opic.api.rate_limits import TOKEN
 from opic.api.router import Answer, Routes
 from opic.errors import BadInput, SettingsError, StoreError
 from opic.service.backend import Backend

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from opic import __version__
 from opic.api import examples
-from opic.api.etags import KEPT
+from opic.api.application import WITH_ETAG
 from opic.api.problems import JSON, described
 from opic.api.router import AFTER, CRAWL, CRAWLS, WITH_BODY, asked_of, in_crawl
 from opic.messages.operation import ProblemDetails
@@ -189,7 +189,7 @@ def _operation(row: Described, schemas: Schemas, *, secured: bool) -> dict[str, 
     operation["responses"] = {str(status): said for status, said in {row.status: answer, **problems}.items()}
     for status, about in row.also.items():
         operation["responses"][str(status)] = {**answer, "description": about}
-    if row.path in KEPT:
+    if row.path in WITH_ETAG:
         operation["responses"]["304"] = {"description": _NOT_MOVED}
     if secured:  # OpenAPI 3.1: of a scheme without scopes, the list has the roles that are required.
         operation["security"] = [] if row.role is None else [{"token": [row.role]}]

@@ -9,9 +9,8 @@ import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from opic.api.access import header
+from opic.api.access import count_received, header
 from opic.api.problems import JSON, Problem
-from opic.api.rate_limits import count_received
 from opic.api.validation import Asked, checked
 from opic.compressed import decoded
 from opic.urls.canonical import shown

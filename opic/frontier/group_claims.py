@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from opic.frontier.host_groups import HostGroups
-from opic.frontier.lease_call import Granted, LeaseAnswer
-from opic.frontier.leases import Lease
+from opic.frontier.leases import Granted, Lease, LeaseAnswer
 from opic.frontier.request_parts import ShardCall
 from opic.model.cash import MILLION
 from opic.store import Keys

@@ -14,7 +14,7 @@ import numpy as np
 
 from opic.admission import Admission
 from opic.admission.verdicts import URLS_AT_ONCE
-from opic.arrays import Int64s
+from opic.arrays import Bools, Int64s
 from opic.frontier.group_claims import Ruling
 from opic.frontier.held_pages import Held, read_held
 from opic.frontier.host_groups import HostGroups
@@ -22,7 +22,6 @@ from opic.frontier.hot_order import HotOrder
 from opic.frontier.hot_shard import HELD_SECONDS_MIN, HotShard
 from opic.frontier.page_counts import CENSUS_KINDS, CODES, LEASED
 from opic.frontier.requests import BY_DOMAIN, FrontierTerms
-from opic.frontier.suspects import Suspects
 from opic.model.books import Books
 from opic.model.cash import CLASSES_MAX, MILLION, Flag
 from opic.replica import Crawl
@@ -36,6 +35,57 @@ JUDGE_REST: Final = 20  # Where answers need not be current, the pause between t
 JUDGE_REST_SUSPECTS: Final = 5  # and while hosts are left out because of pages not judged yet.
 OVERDRAWN_SECONDS: Final = 1.0
 FREEING: Final = {b"f", b"m", b"r"}  # Fields of changes after which pages may be free.
+
+SUSPECT_SECONDS_FIRST: Final = 5.0
+SUSPECT_SECONDS_MAX: Final = 60.0
+SUSPECTS_MAX: Final = 1 << 16  # About 10 MB; the oldest are forgotten, and their hosts rest until their time is over.
+
+
+class Suspects:
+    """Hosts with a page that was chosen and turned out not to be offered: they rest for a while, as in a delay.
+
+    Pages are judged in the order in which they became known. A choice that meets a page before its turn judges it, and
+    drops it if it is unfit; more of that kind are then likely behind it. So its host rests until all pages are judged,
+    or for a time that doubles whenever the next try meets an unfit page again.
+
+    Not thread-safe; the locks of replicas are taken here.
+    """
+
+    def __init__(self) -> None:
+        self._spans: dict[tuple[int, int], tuple[float, float]] = {}  # By shard and host: until when, and for how long.
+
+    def __len__(self) -> int:
+        """Count the hosts, including those whose time is over."""
+        return len(self._spans)
+
+    def note(self, hots: Sequence[HotShard], shards: Int64s, hosts: Int64s, unfit: Bools) -> None:
+        """Let the hosts of unfit pages rest."""
+        for shard in set(shards[unfit].tolist()):
+            hot, numbers = hots[shard], np.unique(hosts[unfit & (shards == shard)])
+            with hot.replica.lock:
+                now = hot.now()
+                until = [now + self._span(shard, host, now) for host in numbers.tolist()]
+                hot.order.rest(numbers, np.array(until))
+        while len(self._spans) > SUSPECTS_MAX:
+            del self._spans[next(iter(self._spans))]
+
+    def _span(self, shard: int, host: int, now: float) -> float:
+        _, span = self._spans.pop((shard, host), (0.0, SUSPECT_SECONDS_FIRST / 2))
+        span = min(2 * span, SUSPECT_SECONDS_MAX)
+        self._spans[shard, host] = now + span, span
+        return span
+
+    def end(self, hots: Sequence[HotShard]) -> None:
+        """Suspect no host any more: choices are from all hosts again."""
+        if not self._spans:
+            return
+        for shard, hot in enumerate(hots):
+            mine = {host: until for (number, host), (until, _) in self._spans.items() if number == shard}
+            with hot.replica.lock:
+                # Otherwise it rests for another reason by now.
+                still = [host for host, until in mine.items() if hot.order.host_free[host] == until]
+                hot.order.rest(np.array(still, np.int64), np.zeros(len(still)))
+        self._spans.clear()
 
 
 class HotCrawl:

@@ -20,7 +20,7 @@ from opic.frontier.held_pages import Held
 from opic.frontier.host_groups import HostGroups
 from opic.frontier.host_limits import HostLimits
 from opic.frontier.hot_order import HotOrder
-from opic.frontier.lease_call import LeaseAnswer
+from opic.frontier.leases import LeaseAnswer
 from opic.frontier.page_counts import LEASED, RETRY
 from opic.frontier.requests import FrontierTerms, PolitenessSettings
 from opic.frontier.revisit import RevisitTerms

@@ -23,8 +23,15 @@ from opic.frontier.choices import Choices
 from opic.frontier.crawl_orders import READ, UNREAD, CrawlOrders, Orders
 from opic.frontier.group_claims import GroupClaims
 from opic.frontier.hot_crawl import HotCrawl
-from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
-from opic.frontier.leases import Lease, await_leases, release_leases, server_runs
+from opic.frontier.leases import (
+    Lease,
+    LeaseAnswer,
+    Quota,
+    await_leases,
+    lease_command,
+    release_leases,
+    server_runs,
+)
 from opic.frontier.next_answers import NextAnswers, Shares, Shortage
 from opic.frontier.page_counts import FREE
 from opic.frontier.page_keys import GREEDY, keys_by_cash, times_priority

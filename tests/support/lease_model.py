@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from opic.frontier import PolitenessSettings
-from opic.frontier.lease_call import (
+from opic.frontier.leases import (
     HOST_FULL,
     HOST_HELD,
     PAGE_LEASED,

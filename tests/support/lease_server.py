@@ -12,7 +12,7 @@ from servers import Server
 
 from opic.frontier import PolitenessSettings
 from opic.frontier.group_claims import claim_command
-from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
+from opic.frontier.leases import LeaseAnswer, Quota, lease_command
 from opic.store.keys import Keys, of_call
 from opic.store.library import library_code
 

@@ -11,7 +11,7 @@ from lease_server import LeaseServer
 from servers import Server
 
 from opic.frontier import PolitenessSettings
-from opic.frontier.lease_call import Quota
+from opic.frontier.leases import Quota
 from opic.store.keys import Keys
 
 NOW_US = 1_700_000_000_000_000

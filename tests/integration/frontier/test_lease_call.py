@@ -7,7 +7,7 @@ import pytest
 from servers import Server
 
 from opic.frontier import PolitenessSettings
-from opic.frontier.lease_call import Granted, LeaseAnswer, Quota, lease_command
+from opic.frontier.leases import Granted, LeaseAnswer, Quota, lease_command
 from opic.replica.effect import Head
 from opic.store import Keys, Shard
 

@@ -10,7 +10,7 @@ import pytest
 from opic.frontier import HostPoliteness, PolitenessSettings
 from opic.frontier.held_pages import Held
 from opic.frontier.hot_shard import HotShard
-from opic.frontier.lease_call import Granted, LeaseAnswer, RefusedPage
+from opic.frontier.leases import Granted, LeaseAnswer, RefusedPage
 from opic.frontier.page_counts import FREE, KINDS
 from opic.frontier.picking import pick
 from opic.frontier.requests import FrontierTerms
