@@ -13,9 +13,9 @@ from opic.model.events import KeptLimits, page_of
 from opic.model.transfer import is_own
 from opic.replica.batch import Batch
 from opic.replica.effect import pages_by_meta
+from opic.replica.known_since import KnownSinceNotes
 from opic.store.commands import flat
 from opic.store.keys import of_call
-from opic.store.known_since import KnownSinceNotes
 from opic.store.shard import Shard
 from opic.urls.canonical import host_of
 
@@ -88,7 +88,7 @@ class StepCalls:
         outboxes = [part for to, sent in batch.outboxes.items() for part in (str(to), str(sent[0]), *sent[1:])]
         (senders, asked, addresses), forgotten = _fetches(batch), effect.forgotten.tolist()
         since = self.known_since.entries(
-            effect.books.time_us // MILLION, effect.first_page if len(effect.fingerprints) else None, effect.again
+            effect.books.time_us // MILLION, effect.first_page if len(effect.fingerprints) else None
         )
         blob = {
             "advances": advances,

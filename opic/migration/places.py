@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from opic.arrays import Bools, Int64s, Uint16s, Uint32s
 from opic.model.cash import FORGOTTEN
 from opic.model.page_links import picked
+from opic.replica.known_since import KnownSince
 from opic.replica.page_columns import BY_NAME
 from opic.replica.replica import Replica
-from opic.store.known_since import KnownSince
 from opic.urls.canonical import shard_of
 
 NO_PLACE: Final = -1  # Instead of a number.

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from opic.arrays import Int64s
+from opic.arrays import Bools, Int64s, Uint32s
 from opic.errors import StoreError
 from opic.ingest.link_keeper import SEGMENT_BYTES
-from opic.model.cash import CrawlRules
+from opic.model.cash import FORGOTTEN, CrawlRules
 from opic.model.page_links import PageLinks
 from opic.model.transfer import SWEEP, SWEEP_BITS
 from opic.replica.audit import audit_replica
@@ -24,6 +24,7 @@ from opic.replica.checkpoint import (
 )
 from opic.replica.effect import Effect
 from opic.replica.follow import Follower
+from opic.replica.known_since import ENTRY
 from opic.replica.link_segment import pack_segment
 from opic.replica.packed_lines import pack_lines
 from opic.replica.replica import Replica
@@ -32,7 +33,6 @@ from opic.store.commands import Command, flat, portions
 from opic.store.connection import Client, Line, ask, store_errors
 from opic.store.durability import Durability, await_durable
 from opic.store.keys import FORMAT, Keys
-from opic.store.known_since import ENTRY
 from opic.urls.canonical import shard_of
 
 # Fields of the source's meta that are not carried: they are of the rules, or of what goes on there.
@@ -138,6 +138,8 @@ class Target:
     def write_pages(self, replica: Replica, seconds: Int64s, lsn: int) -> Iterator[Command]:
         """Yield the commands that write the blocks of a shard and its one record, which becomes the replica's head."""
         keys = self.keys[replica.shard]
+        starts, again = _known_since(seconds, replica.state != FORGOTTEN)
+        replica.columns.put("known_again", np.arange(len(again)), again, None)
         replica.books.version = 1
         own = Effect.of_new_history(lsn, bytes(8), replica.books, replica.pages, len(replica.hosts))
         record = own.pack()
@@ -147,8 +149,8 @@ class Target:
         yield ["HSET", keys.names_block, *flat(pack_names(replica, 0))]
         yield ["XADD", keys.journal, f"{lsn}-0", "r", record]
         yield ["HSET", keys.books, *flat(replica.books.flat())]
-        if len(since := _since(seconds)):
-            yield ["HSET", keys.known_since, 0, since]
+        if starts:
+            yield ["HSET", keys.known_since, 0, starts]
 
     def write_offsets(
         self, resume: Mapping[str, int], replicas: Sequence[Replica], *, sweeps: bool
@@ -200,14 +202,16 @@ class Target:
             ask(self.client, [["HDEL", keys.meta, "restoring"]])
 
 
-def _since(seconds: Int64s) -> bytes:
-    """Return the entries that tell when the pages of a shard became known; see `opic.store.known_since`."""
-    if not len(seconds):
-        return b""
-    base = np.minimum.accumulate(seconds[::-1])[::-1]  # A page that was forgotten and came back is later than the next.
+def _known_since(seconds: Int64s, known: Bools) -> tuple[bytes, Uint32s]:
+    """Return the notes of when the pages of a shard became known, and the column `known_again`.
+
+    Args:
+        seconds: when each page became known, (pages,).
+        known: whether it is not forgotten, (pages,): else this does not count.
+    """
+    counted = np.where(known, seconds, seconds.max(initial=0))
+    base = np.minimum.accumulate(counted[::-1])[::-1]  # A page that was forgotten and came back is later than the next.
     starts = np.flatnonzero(np.diff(base, prepend=0) > 0)
-    alone = np.flatnonzero(seconds > base)
-    entries = np.zeros(len(starts) + len(alone), ENTRY)
-    entries["page"], entries["seconds"] = np.append(starts, alone), np.append(base[starts], seconds[alone])
-    entries["alone"][len(starts) :] = 1
-    return entries.tobytes()
+    entries = np.zeros(len(starts), ENTRY)
+    entries["page"], entries["seconds"] = starts, base[starts]
+    return entries.tobytes(), np.where(known & (seconds > base), seconds, 0).astype(np.uint32)

@@ -4,7 +4,7 @@ A block is one Redis hash, `b:<n>`. Its fields are written together, so that a r
 
     l                       lsn: the block contains all effects up to this record, and none after it
     v f s o                 dense columns of `opic.replica.page_columns`, little-endian; f with OPIC_INFLOW on
-    d e b w a y r c x       sparse columns, zstd; "" or absent where all is the default
+    d e b w a y r c x k     sparse columns, zstd; "" or absent where all is the default
     p                       fingerprint (uint64) of each page
     m                       histories of the pages that have one, see `Histories.pack`; zstd
     u0 .. u15               URLs of 255 pages each, one per line; zstd. A line is empty if its page was forgotten; once
@@ -30,7 +30,7 @@ from opic.model.ledger_page import ColumnKind
 from opic.replica.effect import ENTRIES, Codec, Effect, unpack_bits
 from opic.replica.index import FingerprintIndex
 from opic.replica.packed_lines import pack_lines, unpack_urls
-from opic.replica.page_columns import BY_KEY, BY_NAME, CHANGES, LASTING, PAGE_COLUMNS, YIELDS
+from opic.replica.page_columns import BY_KEY, BY_NAME, CHANGES, KNOWN_AGAIN, LASTING, PAGE_COLUMNS, YIELDS
 from opic.replica.replica import PAGES_A_BLOCK, Keeping, Replica
 
 URLS_A_FIELD: Final = 255
@@ -88,7 +88,7 @@ def changed_fields(replica: Replica, effect: Effect) -> list[tuple[Sequence[str]
     of_reads = "v", HISTORIES, *(column.key for column in (*YIELDS, *CHANGES))
     changed: list[tuple[Sequence[str], NDArray[Any]]] = [
         ("v", effect.links), (of_reads, effect.read_page), ("v", effect.moved_page), ("s", effect.state_page),
-        (HISTORIES, effect.gone_page), ("f", effect.inflow_page),
+        (HISTORIES, effect.gone_page), ("f", effect.inflow_page), (KNOWN_AGAIN.key, effect.again_pages()),
         *((BY_NAME[name].key, pages) for name, (pages, _) in effect.noted.items()),
         ([HISTORIES, *(own.key for own in PAGE_COLUMNS if own.key and own.name not in LASTING)], effect.forgotten),
     ]  # fmt: skip

@@ -31,6 +31,7 @@ from opic.replica.effect import Head
 from opic.replica.fingerprints import Fingerprints
 from opic.replica.follow import Follower, catch_up
 from opic.replica.histories import Measures
+from opic.replica.known_since import KnownSince
 from opic.replica.replica import Replica
 from opic.replica.upkeep import Upkeep
 from opic.replica.urls import read_urls_of_many
@@ -394,6 +395,11 @@ class Crawl(CrawlShards):
         """Return the URLs of pages with consecutive ids in a shard, "" for forgotten ones; see `urls_of`."""
         urls = read_urls_of_many(self.client, [(self.shards[shard].keys, self.replicas[shard], ids)])[0]
         return [urls[i] for i in ids]
+
+    def known_since(self) -> list[KnownSince]:
+        """Return when pages became known, by shard."""
+        notes = self.ask([["HGETALL", shard.keys.known_since] for shard in self.shards])
+        return list(map(KnownSince, notes, self.replicas))
 
     def page(self, url: str) -> LedgerPage | None:
         """Return a page in the ledger's form, or None if it is unknown."""

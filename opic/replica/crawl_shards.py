@@ -10,7 +10,6 @@ from opic.model.crawl_books import payout_due
 from opic.model.transfer import source_of
 from opic.store.connection import Client, ask, store_errors
 from opic.store.durability import Durability
-from opic.store.known_since import KnownSince
 from opic.store.shard import Shard, books_of
 from opic.urls.canonical import host_of, shard_of
 
@@ -132,10 +131,6 @@ class CrawlShards:
                 sent[sender, int(to)] = int(count)
                 taken[sender, int(to)] = int(answers[2 * int(to)].get(source_of(sender).encode(), 0))
         return taken, sent
-
-    def known_since(self) -> list[KnownSince]:
-        """Return when pages became known, by shard."""
-        return [KnownSince(fields) for fields in self.ask([["HGETALL", s.keys.known_since] for s in self.shards])]
 
     def undelivered(self) -> int:
         """Return the work left for `Writer.deliver`: entries in outboxes; if there are none, 1 if a grant is due.

@@ -175,6 +175,10 @@ class Effect:
         """Return the pages of which events changed a column, and their values."""
         return self.noted.get(name, NOTHING)
 
+    def again_pages(self) -> Uint32s:
+        """Return the pages that had been forgotten and are known again."""
+        return np.fromiter(self.again, np.uint32, len(self.again))
+
     def kept(self) -> PageLinks:
         """Return the links of the reads whose links are kept, by time of read, as views."""
         if self.kept_from < 0:

@@ -21,12 +21,15 @@ Ids = Int64s | Uint32s
 YIELDS: Final = (Column("seen", ColumnKind.SPARSE, "u4", "y"), Column("rate", ColumnKind.SPARSE, "f4", "r"))
 # and `opic.replica.page_changes`.
 CHANGES: Final = (Column("changes", ColumnKind.SPARSE, "u2", "c"), Column("since", ColumnKind.SPARSE, "u4", "x"))
+# When a page that was forgotten became known again, in Unix seconds: see `opic.replica.known_since`.
+KNOWN_AGAIN: Final = Column("known_again", ColumnKind.SPARSE, "u4", "k")
 PAGE_COLUMNS: Final = (
     *COLUMNS,
     Column("host", ColumnKind.DENSE, "u4", "o"),  # Number of its host.
     Column("row", ColumnKind.DENSE, "u4"),  # Row in the histories; 0 means none.
     *YIELDS,
     *CHANGES,
+    KNOWN_AGAIN,
 )
 BY_NAME: Final = {column.name: column for column in PAGE_COLUMNS}
 BY_KEY: Final = {column.key: column for column in PAGE_COLUMNS if column.key}
@@ -113,6 +116,7 @@ class PageColumns(SparseColumns):
     failures: Uint8s
     not_before_us: Int64s
     priority: NDArray[np.float64]  # 0 for 1.
+    known_again: Uint32s
 
     def values_of(self, name: str, ids: Ids) -> NDArray[Any]:
         """Return the values of a column, (n,)."""

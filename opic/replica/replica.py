@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from opic.arrays import Bools, Int64s, Uint8s, Uint32s, Uint64s, distinct, values_at
 from opic.errors import StoreUnavailable
 from opic.model.books import Books
-from opic.model.cash import HEARD_OF, CrawlRules, Flag
+from opic.model.cash import HEARD_OF, MILLION, CrawlRules, Flag
 from opic.model.classes import WeightClasses
 from opic.model.host_failures import Patience
 from opic.model.ledger_page import Column, ColumnKind
@@ -144,6 +144,10 @@ class Replica:
         self.columns.state[pages] = state
         for name, (ids, values) in effect.noted.items():
             self.columns.note(name, *due((ids, values)), undo=undo)
+        if effect.again:
+            (again,) = due((effect.again_pages(),))
+            seconds = np.full(len(again), effect.books.time_us // MILLION, np.uint32)
+            self.columns.put("known_again", again, seconds, undo)
         if len(effect.forgotten):
             self.columns.clear(*due((effect.forgotten,)), undo=undo)
 

@@ -108,9 +108,10 @@ class Expiry:
         may_expire = np.zeros(len(pages), np.bool_)
         for shard, (since, leased) in enumerate(terms):
             first, count = int(pages.starts[shard]), int(pages.starts[shard + 1] - pages.starts[shard])
-            ids = since.before(cut, count)
-            ids = ids[~np.isin(ids, leased)]
-            may_expire[first + ids[self._may_expire(crawl, shard, ids)]] = True
+            with crawl.replicas[shard].reading():  # Of one moment: a page that comes back in between is young.
+                ids = since.before(cut, count)
+                ids = ids[~np.isin(ids, leased)]
+                may_expire[first + ids[self._may_expire(crawl, shard, ids)]] = True
         most = max(round(PASS_SHARE * len(pages)), PASS_PAGES_MIN)
         taken = expired(importance, may_expire, self.rule.below, most)
         total, distance = float(importance[taken].sum()), None

@@ -120,7 +120,7 @@ class Keys:
     # What records say of pages beside their columns.
     page_meta = Key(HASH, FILES, BY_PAGE, "page → the last metadata given for it, packed; -1 - page → its other name")
     urls = Key(HASH, FILES, MADE, "page forgotten and known again → its URL, which its block may lack", forgets=True)
-    known_since = Key(HASH, ANY_TIME, MADE, "number from 0 → times and pages that became known then", name="since")
+    known_since = Key(HASH, ANY_TIME, MADE, "number from 0 → times, and the first page known then", name="since")
     # The log, in shard 0, and what keeps each event once.
     log = Key(STREAM, FILES, FIRST, "accepted records")
     end = Key(STRING, AT_END, FIRST, "end of the log")

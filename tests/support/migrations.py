@@ -26,6 +26,12 @@ def pages_of(crawl: Crawl) -> Mapping[str, LedgerPage]:
     return {page.url: replace(page, id=0, digest=bool(page.digest)) for page in crawl.pages()}
 
 
+def known_since_of(crawl: Crawl) -> dict[str, int]:
+    """When each page became known, in Unix seconds."""
+    since, found = crawl.known_since(), crawl.ids_of(urls := [page.url for page in crawl.pages()])
+    return {url: int(since[at[0]].seconds_of([at[1]])[0]) for url, at in zip(urls, found, strict=True) if at}
+
+
 def links_of(crawl: Crawl) -> dict[str, set[str]]:
     """The kept links by URL of their page, of pages and links that are known."""
     from same_state import stored_links

@@ -8,11 +8,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from backup_crawls import HALF, LOG, crossing_log, ledger_of
 from conftest import ONE_SERVER
+from linked_web import PAGES, Web
 from logs import NOW_US, PARTITION, forget
-from migrations import answers_of, links_of, moved, opened, pages_of
+from migrations import answers_of, known_since_of, links_of, moved, opened, pages_of
 from same_state import assert_same
 from servers import Server
 
@@ -29,6 +31,7 @@ from opic.query.loaded import LoadedImportance
 from opic.query.queries import Query
 from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
+from opic.replica.known_since import ENTRY
 from opic.store import Keys
 
 CHAIN = (16, 4, 1, 16, 1)
@@ -312,6 +315,27 @@ def test_rules_may_change_and_what_follows_is_said(servers: Server) -> None:
     assert audit.conserved, audit.mismatches
     books = now.totals()
     assert books.error_bound(now.rules.minted, now.rules.q) > 0.5
+
+
+def test_when_pages_came_back_is_moved_along_and_so_are_notes_of_an_earlier_release(valkey: Server) -> None:
+    """1.0 noted each page that came back beside those of the minutes, also of pages that were forgotten again."""
+    web, now = Web(valkey, "first", keep_links=False), NOW_US // 1_000_000
+    web.read(PAGES[0], PAGES[1:])
+    web.forget(*PAGES[3:9])
+    web.read(PAGES[0], PAGES[3:6])
+    web.forget(PAGES[4])
+    of_old = np.array([(now + 1_000_000, page, 1) for page in (1, 4, 5)], ENTRY)
+    (shard,) = web.crawl.shards
+    valkey.client().hset(shard.keys.known_since, "1", of_old.tobytes())
+    before = known_since_of(web.crawl)
+    assert set(map(len, (before, {*before.values()}))) == {len(PAGES) - 4, 3}
+    for name, to, shards in (("first", "second", 3), ("second", "third", 1)):
+        moved(valkey, name, to, shards=shards)
+        crawl = opened(valkey, to)
+        assert known_since_of(crawl) == before
+        assert crawl.audit()[0].conserved
+        notes = [b"".join(valkey.client().hvals(Keys(to, number).known_since)) for number in range(shards)]
+        assert not np.frombuffer(b"".join(notes), ENTRY)["alone"].any()
 
 
 @ONE_SERVER

@@ -9,6 +9,8 @@ import httpx
 import pytest
 from exact_readers import asked, error_and_bound, truth
 from linked_web import PAGES, Web
+from logs import NOW_US
+from migrations import known_since_of
 from processes import wait_until
 from servers import Server
 from serving import serving_embedded
@@ -18,13 +20,15 @@ from opic.client import Client, NotFound
 from opic.errors import FenceMoved, UrlMissing
 from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest import ShardWriter, checkpointer
-from opic.model.cash import Flag
+from opic.model.cash import MILLION, Flag
 from opic.query.inlinks import inlinks
 from opic.query.kept_links import KeptLinks
 from opic.query.snapshots import Snapshots
 from opic.query.top_pages import best_pages
 from opic.query.verification import verified
 from opic.replica import Crawl
+from opic.replica.known_since import ENTRY
+from opic.replica.page_columns import KNOWN_AGAIN
 from opic.store.keys import Keys
 from opic.store.refusals import field_of, note_refusals
 from opic.urls.canonical import host_of
@@ -182,6 +186,32 @@ def test_urls_are_removed_within_a_minute_however_often_pages_are_forgotten(
     web.writer.purge(60.0)
     assert not web.writer.stores[0].checkpointer.purge_due(0.0)
     assert not valkey.client().hexists(web.crawl.shards[0].keys.head, "forgot")
+
+
+def test_pages_that_come_and_go_without_end_take_no_more_room_and_are_known_since_they_came_last(
+    valkey: Server,
+) -> None:
+    web = Web(valkey, "come-and-go", keep_links=False)
+    web.read(PAGES[0], PAGES[1:])
+    known = dict.fromkeys(PAGES, NOW_US // MILLION)
+    for turn in range(100):
+        some = PAGES[turn % 10 + 1 :][:4]
+        web.forget(*some)
+        web.at_us = NOW_US + (turn + 1) * MILLION
+        known |= dict.fromkeys(some, web.at_us // MILLION)
+        web.read(PAGES[0], some)
+    keys, client = web.crawl.shards[0].keys, valkey.client()
+    web.writer.stores[0].checkpoint()
+    assert sum(map(len, client.hvals(keys.known_since))) == ENTRY.itemsize  # That of the first minute.
+    assert len(client.hget(keys.block(0), KNOWN_AGAIN.key)) < 100
+    for crawl in (web.crawl, web.opened()):  # One that has followed, and one that begins with the checkpoint.
+        crawl.follow()
+        assert known_since_of(crawl) == known
+    web.forget(*PAGES[1:])
+    web.writer.stores[0].checkpoint()
+    assert client.hget(keys.block(0), KNOWN_AGAIN.key) == b""
+    assert client.hlen(keys.urls) == 0
+    assert web.opened().audit()[0].conserved
 
 
 def test_readers_that_follow_see_the_same_as_a_new_one(valkey: Server) -> None:

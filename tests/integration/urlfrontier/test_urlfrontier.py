@@ -28,10 +28,10 @@ from opic.api.metrics import Metrics
 from opic.errors import SettingsError
 from opic.ingest import Writer
 from opic.model.events import Record, encode_forgotten, encode_seeds
+from opic.replica.known_since import ENTRY
 from opic.service.service import EmbeddedService
 from opic.service.standing import StandingService
 from opic.settings import Settings
-from opic.store.known_since import ENTRY
 from opic.urlfrontier import crawls
 from opic.urlfrontier import urlfrontier_pb2 as pb
 from opic.urlfrontier.server import serving

@@ -11,7 +11,7 @@ from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from logs import NOW_US, PARTITION, forget, notes, record, seeds, some_packed, trusts
-from migrations import answers_of, links_of, moved, opened, pages_of
+from migrations import answers_of, known_since_of, links_of, moved, opened, pages_of
 from same_state import BATCH_LINKS, small_batches
 from servers import Server
 
@@ -218,7 +218,7 @@ def move_about(
             at += len(log)
             apply(crawl, log, limits)
             before, pages, totals = told(valkey, name, URLS, links=keep_links), pages_of(crawl), answers_of(crawl)
-            kept = links_of(crawl) if keep_links else {}
+            kept, since = links_of(crawl) if keep_links else {}, known_since_of(crawl)
             was, to = len(crawl), f"crawl{next(names)}"
             moved(valkey, name, to, shards=shards, regrant_ppm=rules.regrant_ppm)
             crawl, name = opened(valkey, to), to
@@ -233,6 +233,7 @@ def move_about(
                 assert now == pages
             assert measures_aside(now) == measures_aside(pages)
             assert answers_of(crawl) == totals
+            assert known_since_of(crawl) == since
             if keep_links:
                 assert {url: found for url, found in links_of(crawl).items() if found} == {
                     url: found for url, found in kept.items() if found
