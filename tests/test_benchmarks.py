@@ -297,6 +297,7 @@ def test_each_benchmark_runs_small_in_a_test() -> None:
             ("--free", "6000", "--denied", "500", "--rounds", "3", "--changes", "2"),
         ),
         ("bench_export.py", ("--pages", "2000")),
+        ("bench_returns.py", ("--pages", "2000", "--returns", "3000")),
         ("bench_migrate.py", ("--pages", "2000", "--events-per-s", "20", "--next-per-s", "5", "--traffic", "1")),
         ("bench_loaded.py", ("--pages", "2000")),
         ("bench_archives.py", ("--pages", "50")),
