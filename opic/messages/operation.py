@@ -25,7 +25,7 @@ class ExpiryStanding(Struct, frozen=True):
 
     below: Annotated[float, about("The share of all importance below which pages are forgotten,")]
     after_seconds: Annotated[float, about("once they are known for so long without being read.")]
-    expired_pages: Annotated[int, about("Pages forgotten by it.")]
+    expired_pages: Annotated[int, about("Pages forgotten by it; 0 again in a crawl that was moved or restored.")]
     expired_importance: Annotated[float, about("The sum of the importance that they had then.")]
     passes: int
     last_pass_at: Annotated[float | None, about("When it looked last, in Unix seconds.")]
