@@ -55,9 +55,6 @@ class HostGroups:
         self._chosen = dict[int, tuple[int, int]]()  # By group: shard and host that the present choice takes,
         self._reserved = dict[int, tuple[int, int]]()  # and those that wait for the store's answer.
 
-    def __bool__(self) -> bool:
-        return bool(self._number)
-
     def __len__(self) -> int:
         return len(self._number)
 

@@ -114,17 +114,20 @@ class FetchOrder:
                 with self._kept.lock:
                     read = self._kept.catch_up(self._kept.check, PageStates.with_seeds)
                     self._flows.follow(read)
+                    self._flows.by_importance(read)
+                    if self._share:
+                        self._flows.by_seeds(read)
                     self.taken(read)()
         except (NotKept, StoreError) as error:
             log.info("the order of pages waits for the store: %s", error)
 
     def taken(self, read: LinksRead[PageStates]) -> Callable[[], None]:
-        """Take the visits at the position that the flows are at; return what sorts the pages by them."""
+        """Take the visits of the flows, which are at the position of `read`; return what sorts the pages by them."""
         began = time.thread_time()
-        flow, loads = self._flows.by_importance(read), self._kept.loads
+        flow, loads = self._flows.importance, self._kept.loads
         settled = flow.settle(self._bound, LINKS_A_SETTLE)
         worth, bound = _visits(flow), flow.bound
-        mixed, both = self._mixed(worth, read) if self._share else (worth, True)
+        mixed, both = self._mixed(worth) if self._share else (worth, True)
         pages = [len(taken.state) for taken in read.taken]
         by_shard = [self._kept.numbers.gathered(column, pages) for column in (mixed, worth)]
 
@@ -138,9 +141,9 @@ class FetchOrder:
 
         return sort
 
-    def _mixed(self, worth: Float64s, read: LinksRead[PageStates]) -> tuple[Float64s, bool]:
+    def _mixed(self, worth: Float64s) -> tuple[Float64s, bool]:
         """Return the visits with a share of the teleport on trusted pages or seeds, and whether that is settled."""
-        seeded = self._flows.by_seeds(read)
+        seeded = self._flows.trust
         if not seeded.teleport.any():
             return worth, True
         settled = seeded.settle(self._bound, LINKS_A_SETTLE)
