@@ -3,6 +3,7 @@
 A call over the rates of its caller is refused with 429.
 """
 
+import asyncio
 import ipaddress
 from collections.abc import Collection
 from functools import lru_cache
@@ -20,6 +21,7 @@ REALM: Final = 'Bearer realm="opic"'
 LIMITER: Final = "opic.limiter"
 TOKEN: Final = "opic.token"  # noqa: S105 - a key
 RUNNING: Final = "opic.running"
+OVER_RATE: Final = "over-rate"
 
 
 def header(request: Request, name: bytes) -> str | None:
@@ -160,6 +162,12 @@ def begin_call(request: Request, limiter: Limiter) -> None:
     request.scope[RUNNING] = True
 
 
+async def delay_refusal(request: Request) -> None:
+    """Keep a refused call waiting, if its caller has been refused too often of late."""
+    if (seconds := request.scope[LIMITER].refusal_delay()) > 0:
+        await asyncio.sleep(seconds)
+
+
 def end_call(request: Request, sent_bytes: int) -> None:
     """End a call, if it was begun within rates."""
     if RUNNING in request.scope:
@@ -197,4 +205,4 @@ def tell_rates(request: Request, response: Response) -> None:
 
 def _check_rate(over: OverRate | None) -> None:
     if over is not None:
-        raise Problem("over-rate", str(over), headers={"Retry-After": str(over.seconds)})
+        raise Problem(OVER_RATE, str(over), headers={"Retry-After": str(over.seconds)})

@@ -23,7 +23,7 @@ from starlette.types import Receive, Scope, Send
 from starlette_compress import CompressMiddleware
 from swagger_ui_bundle import swagger_ui_path
 
-from opic.api.access import TOKEN, Access, begin_call, end_call, header, tell_rates
+from opic.api.access import OVER_RATE, TOKEN, Access, begin_call, delay_refusal, end_call, header, tell_rates
 from opic.api.crawl_calls import OtherCrawls
 from opic.api.problems import Problem, fit_for_log, from_error, internal
 from opic.api.router import CRAWL, CRAWLS, VERSION, Route, Routes
@@ -127,6 +127,8 @@ class Application:
             problem = self._problem(error)
             if problem.status >= 500:
                 scope["opic.why"] = problem.detail
+            if problem.kind == OVER_RATE:
+                await delay_refusal(request)
             if problem.kind == "internal":
                 log.error("request %s failed", scope["opic.id"], exc_info=error)
             response = problem.response(scope["opic.id"])

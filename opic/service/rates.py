@@ -2,7 +2,7 @@
 
 Each rate is a token bucket that holds BURST_SECONDS of it. A call is taken if anything is left, and may leave a debt
 that later calls wait for. So a refused call is refused before its body is read, none is too large for ever, and the
-mean rate holds.
+mean rate holds. Many refusals are answered late, which holds back a client that does not wait as it is told.
 """
 
 import math
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 BURST_SECONDS: Final = 5
+PROMPT_REFUSALS: Final = 20.0  # A second; further ones are late, or a client that never waits would take the CPU.
+LATE_SECONDS: Final = 0.25
 ROUNDING: Final = 1e-6  # Who waited as long as was told is let through.
 Limit = Literal["calls", "events", "bytes", "concurrent"]
 UNITS: Final = {"calls": "requests", "events": "events", "bytes": "content-bytes", "concurrent": "concurrent-requests"}
@@ -73,6 +75,7 @@ class Limiter:
         now = clock()
         given = {"calls": rates.calls, "events": rates.events, "bytes": rates.bytes}
         self._buckets = {limit: _Bucket(rate, now) for limit, rate in given.items() if rate}
+        self._prompt = _Bucket(PROMPT_REFUSALS, now)
         self._running, self._lock = 0, threading.Lock()
         policies = [
             f'"{limit}";q={bucket.capacity:.0f};qu="{UNITS[limit]}";w={BURST_SECONDS}'
@@ -103,6 +106,15 @@ class Limiter:
         """Return why a call may not bring events now; None if it may."""
         with self._lock:
             return self._over("events")
+
+    def refusal_delay(self) -> float:
+        """Return how many seconds to keep a refused call waiting: none, unless refusals are many."""
+        with self._lock:
+            now = self._clock()
+            if self._prompt.wait(now) > 0:
+                return LATE_SECONDS
+            self._prompt.take_amount(1, now)
+            return 0.0
 
     def owe(self, events: int, content_bytes: int) -> None:
         """Count events, and bytes whose number was not known at the beginning; later calls wait for them."""

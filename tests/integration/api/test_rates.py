@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from serving import serving, serving_embedded
 
 from opic.client import AsyncClient, Client, CrawlSession, Unavailable
+from opic.service.rates import BURST_SECONDS, LATE_SECONDS, PROMPT_REFUSALS
 from opic.service.service import EmbeddedService
 from opic.service.tokens import new_token
 from opic.settings import Settings
@@ -92,6 +93,21 @@ def test_calls_over_the_rate_are_told_when_to_come_back(limited: Limited) -> Non
         for _ in range(10):
             answer = limited.ask("GET", path, "slow-caller")
             assert (answer.status_code, "ratelimit" in answer.headers) == (200, False)
+
+
+def test_client_that_does_not_wait_gets_its_refusals_late(limited: Limited) -> None:
+    headers = {"authorization": f"Bearer {limited.secrets['slow-caller']}"}
+    took = list[float]()  # By refusal, in seconds.
+    with httpx.Client(base_url=limited.url, headers=headers, timeout=30) as client:
+        began = time.monotonic()
+        for _ in range(120):
+            asked = time.monotonic()
+            answer = client.post("/v1/events", json=events(1, "late"))
+            if answer.status_code == 429:
+                checked(answer)
+                took.append(time.monotonic() - asked)
+        prompt = PROMPT_REFUSALS * (BURST_SECONDS + time.monotonic() - began)
+    assert sum(seconds >= LATE_SECONDS for seconds in took) >= len(took) - prompt
 
 
 def test_events_over_the_rate_are_refused_whole(limited: Limited) -> None:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from opic.service.rates import BURST_SECONDS, Limiter, OverRate, Rates, limiter_of
+from opic.service.rates import BURST_SECONDS, LATE_SECONDS, PROMPT_REFUSALS, Limiter, OverRate, Rates, limiter_of
 
 
 class Clock:
@@ -83,6 +83,14 @@ def test_mean_rate_holds_and_waiting_as_told_is_enough(clock: Clock, seed: int) 
         taken += count
         assert taken <= 50 * (clock.now - began + BURST_SECONDS) + 400
     assert taken >= 50 * (clock.now - began) * 0.8
+
+
+def test_refusals_are_prompt_until_they_are_many(clock: Clock) -> None:
+    limiter = Limiter(Rates(calls=1), clock)
+    prompt = int(PROMPT_REFUSALS * BURST_SECONDS)
+    assert [limiter.refusal_delay() for _ in range(prompt + 2)] == [0.0] * prompt + [LATE_SECONDS] * 2
+    clock.now += 1 / PROMPT_REFUSALS
+    assert [limiter.refusal_delay() for _ in range(2)] == [0.0, LATE_SECONDS]
 
 
 def test_message_of_a_stream_is_paced_not_refused(clock: Clock) -> None:
