@@ -146,7 +146,8 @@ def _answer(
     if settings.embedded and child is None:
         opened: EmbeddedService | StandingService = EmbeddedService(settings)
     else:
-        opened = StandingService(settings, child.run_workers if child is not None and settings.embedded else None)
+        run_workers = child.run_workers if child is not None and settings.embedded else None
+        opened = StandingService(settings, run_workers, create=child is None or child.creates)
     url, limits = url_of(listener), ConnectionLimits(connections=settings.max_connections)
     with opened as service, ExitStack() as stack:
         process_place = None if child is None else ProcessPlace(child.number, Path(child.metrics))

@@ -37,6 +37,7 @@ class EndpointChild:
     """What an endpoint process is told by the one that started it."""
 
     number: int  # From 0 on.
+    creates: bool  # Whether to make a missing crawl, as at its first start; later it was deleted by someone.
     kept: int  # The file descriptor of the socket that reserves the address,
     ready: int  # and of a pipe: it says there that it answers.
     instance: str  # The service's name, as /healthz tells it.
@@ -121,7 +122,8 @@ class EndpointProcesses:
     def _start(self, number: int) -> None:
         ready, tell = os.pipe()
         os.set_blocking(ready, False)
-        child = EndpointChild(number, self._kept.fileno(), tell, self._instance, str(self._metrics))
+        creates = number not in self._running
+        child = EndpointChild(number, creates, self._kept.fileno(), tell, self._instance, str(self._metrics))
         environment = child_environment(self._settings) | {VARIABLE: json.dumps(asdict(child))}
         if self._settings.api_token is not None:
             environment["OPIC_API_TOKEN"] = self._settings.api_token.get_secret_value()

@@ -101,9 +101,10 @@ class EmbeddedService:
 
     def succeed(self) -> None:
         """Go on with the crawl that took the place of this one: `backend` is another one from now on."""
-        backend = Backend(self.settings, self.server.url)
+        backend = Backend(self.backend.settings, self.server.url, create=False)  # OPIC_CRAWL may lead nowhere any more.
         backend.start()
         self.backend = backend
+        self._workers.follow(self.settings.crawl, backend.settings)
 
     def _restart_ended(self) -> bool:
         server = self.server.process

@@ -25,14 +25,15 @@ class StandingService:
     backend: Backend
     crawls: OpenCrawls
 
-    def __init__(self, settings: Settings, run_workers: RunWorkers | None = None) -> None:
+    def __init__(self, settings: Settings, run_workers: RunWorkers | None = None, *, create: bool = True) -> None:
         """Open nothing yet.
 
         Args:
             settings: the settings of the service.
             run_workers: runs the workers of other crawls; None if an operator does.
+            create: whether to create a missing crawl; if False, a missing crawl is an error.
         """
-        self.settings, self._run_workers = settings, run_workers
+        self.settings, self._run_workers, self._create = settings, run_workers, create
 
     def __enter__(self) -> "StandingService":
         self.backend = self._once_loaded(self._first)
@@ -45,16 +46,13 @@ class StandingService:
             from opic.ingest.kafka.known_offsets import check_topic
 
             check_topic(self.settings)  # First: without its topic it makes no crawl in the store.
-        backend = self._opened()
+        backend = Backend(self.settings, self._store_url(), create=self._create)
         try:
             backend.log.ends()
         except BaseException:
             backend.close()
             raise
         return backend
-
-    def _opened(self) -> Backend:
-        return Backend(self.settings, self._store_url())
 
     def _once_loaded(self, open_backend: Callable[[], Backend]) -> Backend:
         """Open the store; wait while it loads its data, which takes a large one minutes."""
@@ -83,7 +81,8 @@ class StandingService:
 
     def succeed(self) -> None:
         """Go on with the crawl that took the place of this one: `backend` is another one from now on."""
-        backend = self._once_loaded(self._opened)
+        present = self.backend.settings  # By its name: OPIC_CRAWL may lead nowhere any more.
+        backend = self._once_loaded(lambda: Backend(present, self._store_url(), create=False))
         backend.start()
         self.backend = backend
 

@@ -38,17 +38,25 @@ class WorkerProcesses:
 
     def start(self, settings: Settings, store: str) -> None:
         """Start the worker of a crawl on the store at a URL."""
+        self._running[settings.crawl] = settings, self._started(settings, store)
+
+    def _started(self, settings: Settings, store: str) -> subprocess.Popen[bytes]:
         environment = child_environment(settings) | {"OPIC_STORE": store}
         environment["OPIC_CHILD_LOG_LEVEL"] = str(self._log_level)
         if self._data is not None:
             environment["OPIC_DATA"] = str(self._data)
-        worker = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-P", "-m", "opic.service.worker_process"],  # -P: not what lies in the working directory.
             env=environment,
             start_new_session=True,  # Ctrl-C at a terminal is for us to pass on, in order.
             stdin=subprocess.DEVNULL,
         )
-        self._running[settings.crawl] = settings, worker
+
+    def follow(self, crawl: str, settings: Settings) -> None:
+        """Start the worker of a crawl with other settings from now on: another crawl has taken its place."""
+        with self._lock:
+            if (started := self._running.get(crawl)) is not None:
+                self._running[crawl] = settings, started[1]
 
     def process(self, crawl: str) -> subprocess.Popen[bytes]:
         return self._running[crawl][1]
@@ -61,11 +69,11 @@ class WorkerProcesses:
     def restart(self, store: str) -> bool:
         """Start those again that ended by themselves; return whether there were any."""
         with self._lock:
-            ended = [started for started in list(self._running.values()) if started[1].poll() is not None]
-            for settings, worker in ended:
+            ended = [(name, *run) for name, run in self._running.items() if run[1].poll() is not None]
+            for name, settings, worker in ended:
                 text = "the worker of crawl %s ended (exit %s); starting it again"
                 log.error(text, settings.crawl, worker.returncode)
-                self.start(settings, store)
+                self._running[name] = settings, self._started(settings, store)
         return bool(ended)
 
     def stop(self) -> None:
