@@ -4,19 +4,29 @@ Events come by the clock, and so do calls for next pages (open loop). A call tha
 answered, and its time counts from when it was due. The crawl is moved from one shard to many and back. The figures are
 medians of the runs; those of the worst run end with `_max`. Checked in the end: every accepted event took effect once,
 no page was leased twice, the books balance.
+
+With `--kills`, the process of the move is killed at random moments instead, so many times, and what it began is ended
+by `--resume` or `--abort`, half of which are killed too. The books are looked at each time; a crawl that was moved is
+removed.
 """
 
 import argparse
 import asyncio
 import json
 import random
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import cycle
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +35,9 @@ import msgspec
 from endpoint_world import PATIENCE_SECONDS, World, kept_world, running, wait_for
 from harness import write_result
 from workloads import SEED
+
+from opic.store.keys import Keys
+from opic.store.recognition import move_of
 
 PAGES_A_HOST: Final = 100
 TICK_SECONDS, AGAIN_SECONDS = 0.05, 0.02
@@ -103,15 +116,19 @@ class Crawlers:
             self.load.leased[url] = page["lease_until"]
 
 
-async def migrated(environment: dict[str, str], to: str, shards: int) -> dict[str, Any]:
-    """Run `opic migrate`; return what it says."""
-    command = [sys.executable, "-P", "-c", "from opic.cli.main import main; main()", "migrate", to]
-    process = await asyncio.create_subprocess_exec(
-        *command, "--shards", str(shards), "--json", env=environment, stdout=subprocess.PIPE
-    )
-    said, _ = await process.communicate()
+async def command(environment: dict[str, str], *words: str) -> asyncio.subprocess.Process:
+    """Start a command of opic."""
+    start = [sys.executable, "-P", "-c", "from opic.cli.main import main; main()", *words]
+    pipe = subprocess.PIPE
+    return await asyncio.create_subprocess_exec(*start, env=environment, stdout=pipe, stderr=pipe)
+
+
+async def done(environment: dict[str, str], *words: str) -> dict[str, Any]:
+    """Run a command of opic; return what it says."""
+    process = await command(environment, *words, "--json")
+    said, complaint = await process.communicate()
     if process.returncode:
-        raise SystemExit(f"opic migrate: exit {process.returncode}")
+        raise SystemExit(f"opic {' '.join(words)}: exit {process.returncode}: {complaint.decode()}")
     found: dict[str, Any] = json.loads(said)
     return found
 
@@ -126,12 +143,12 @@ async def measure(
     """
     rows = []
     for at, shards in enumerate(chain):
-        crawlers, done = Crawlers(url, one.world, *rates), asyncio.Event()
-        traffic = asyncio.create_task(crawlers.run(done))
+        crawlers, ended = Crawlers(url, one.world, *rates), asyncio.Event()
+        traffic = asyncio.create_task(crawlers.run(ended))
         await asyncio.sleep(around)
-        report = await migrated(one._environment, f"moved-{at}-{shards}", shards)
+        report = await done(one._environment, "migrate", f"moved-{at}-{shards}", "--shards", str(shards))
         await asyncio.sleep(around)
-        done.set()
+        ended.set()
         await traffic
         load = crawlers.load
         if load.twice:
@@ -151,6 +168,92 @@ async def measure(
     return rows
 
 
+class Killer:
+    """Moves a crawl again and again, kills the process that does, and has what it began ended."""
+
+    def __init__(self, one: Any, seed: int) -> None:
+        """Nothing is moved yet."""
+        self._environment, self._client, self._random = one._environment, one.backend.crawl.client, random.Random(seed)
+        self._name, self._left, self._moves = one.backend.settings.crawl, "", 0
+        self.seconds = inf  # Of a move that nobody kills, with the start of its process.
+        self.outcomes: Counter[str] = Counter()
+
+    async def move(self, shards: int, *, kill: bool) -> bool:
+        """Move the crawl, or begin to; return whether it is moved in the end."""
+        self._moves += 1
+        to, began = f"moved-{self._moves}", time.perf_counter()
+        words = ["migrate", to, "--shards", str(shards)]
+        if kill:
+            await self._killed(*words)
+            await self._end()
+        else:
+            await done(self._of_crawl(), *words)
+            self.seconds = min(self.seconds, time.perf_counter() - began)
+        if moved := move_of(self._client, Keys(self._name, 0)) is not None:
+            if self._left:  # All have followed to the one after it by now.
+                await done(self._of_crawl(), "crawls", "--delete", self._left, "--yes")
+            self._left, self._name = self._name, to
+        if not (audit := await done(self._of_crawl(), "audit"))["conserved"]:
+            raise SystemExit(f"the books of {self._name} do not balance: {audit}")
+        return moved
+
+    def _of_crawl(self) -> dict[str, str]:
+        return self._environment | {"OPIC_CRAWL": self._name}
+
+    async def _killed(self, *words: str) -> None:
+        process = await command(self._of_crawl(), *words)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), self._random.uniform(0, self.seconds))
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+        self.outcomes["killed" if process.returncode == -signal.SIGKILL else "was quicker"] += 1
+
+    async def _end(self) -> None:
+        """End what was killed, by a process that may be killed as well; see that one of the two is whole."""
+        way = self._random.choice(("--resume", "--abort"))
+        if self._random.random() < 0.5:
+            await self._killed("migrate", way)
+        for words in (way, "--resume"):  # What has taken over already can only be gone on with.
+            process = await command(self._of_crawl(), "migrate", words)
+            _, said = await process.communicate()
+            if not process.returncode:
+                self.outcomes[words.removeprefix("--")] += 1
+                return
+            if b"no migration" in said:
+                self.outcomes["nothing to end"] += 1
+                return
+        raise SystemExit(f"opic migrate {way}, --resume: {said.decode()}")
+
+
+async def kill(one: Any, url: str, rates: tuple[float, float], chain: Sequence[int], kills: int) -> dict[str, Any]:
+    """Kill moves along the chain, around and around, beside traffic; return the row of it."""
+    crawlers, ended, killer = Crawlers(url, one.world, *rates), asyncio.Event(), Killer(one, SEED)
+    traffic, steps, began = asyncio.create_task(crawlers.run(ended)), cycle(chain), time.perf_counter()
+    for shards in chain:
+        await killer.move(shards, kill=False)
+    shards, moves = next(steps), 0
+    while killer.outcomes["killed"] < kills:
+        if await killer.move(shards, kill=True):
+            shards, moves = next(steps), moves + 1
+        print(f"{time.perf_counter() - began:6.0f} s  {dict(killer.outcomes)}, {moves} moved", flush=True)
+    ended.set()
+    await traffic
+    load = crawlers.load
+    if load.twice:
+        raise SystemExit(f"leased twice: {load.twice[:5]}")
+    return {
+        "seconds": time.perf_counter() - began,
+        **killer.outcomes,
+        "moved": moves,
+        "next_worst_s": max(load.next_s),
+        "events_worst_s": max(load.events_s),
+        "next_calls": len(load.next_s),
+        "events": load.accepted,
+        "pages_leased": len(load.leased),
+    }
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, write the JSON."""
     parser = argparse.ArgumentParser(description="What crawlers notice of a migration to other shards.")
@@ -160,6 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--traffic", type=float, default=6.0, help="seconds of it before and after each move")
     parser.add_argument("--chain", default="4,1", help="numbers of shards, comma-separated; it begins with one")
     parser.add_argument("--runs", type=int, default=1, help="how often the whole chain is run, on a fresh copy")
+    parser.add_argument("--kills", type=int, default=0, help="kill the moves, so many times, instead of timing them")
     parser.add_argument("--world", type=Path, help="a directory in which the filled store is kept for the next time")
     parser.add_argument("--result", type=Path, help="where the JSON goes")
     args = parser.parse_args(arguments)
@@ -169,7 +273,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         data = args.world or Path(name) / "world"
         hosts = args.pages // PAGES_A_HOST
         world = kept_world(data, args.pages, hosts, 1, 5_000, 1_000, keep_links=True)
-        runs = [moved(world, Path(name), rates, chain, args.traffic) for _ in range(args.runs)]
+        load = {"events_per_s": rates[0], "next_per_s": rates[1]}
+        if args.kills:
+            row = moved(world, Path(name), lambda one, url: kill(one, url, rates, chain, args.kills))
+            print(json.dumps(row))
+            about = {"pages": world.about["known_pages"], "shards": [1, *chain], **load}
+            write_result("migrate", about | {"kills": row}, args.result)
+            return
+        timed = partial(measure, rates=rates, chain=chain, around=args.traffic)
+        runs = [moved(world, Path(name), timed) for _ in range(args.runs)]
     columns = ("seconds", "stopped_s", "events_worst_s", "next_worst_s", "next_p50_ms")
     print(f"{'moved to':<12}", *(f"{column:>15}" for column in columns))
     rows = []
@@ -177,24 +289,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         row = {name: statistics.median(move[name] for move in moves) for name in moves[0]}
         rows.append(row | {f"{name}_max": max(move[name] for move in moves) for name in columns})
         print(f"{row['shards']:>4} shards ", *(f"{row[column]:>15.2f}" for column in columns))
-    load = {"events_per_s": rates[0], "next_per_s": rates[1], "runs": args.runs}
-    write_result("migrate", {"pages": world.about["known_pages"], **load, "moves": rows}, args.result)
+    found = {"pages": world.about["known_pages"], **load, "runs": args.runs, "moves": rows}
+    write_result("migrate", found, args.result)
 
 
-def moved(
-    world: World, directory: Path, rates: tuple[float, float], chain: Sequence[int], around: float
-) -> list[dict[str, Any]]:
-    """Start the processes on a copy of the world, move the crawl, and check what it has in the end; see `measure`."""
+def moved(world: World, directory: Path, move: Callable[[Any, str], Awaitable[Any]]) -> Any:
+    """Start the processes on a copy of the world, move the crawl, and check what it has in the end; return the rows."""
     settings = {"keep_links": True, "host_delay_seconds": 0, "revisit_seconds": 86_400}
     with running(world, directory, **settings) as one:
         url = one.endpoint()
         one._start("worker", "-m", "consumers.crawl_events")
         wait_for("the endpoint is ready", lambda: httpx.get(f"{url}/readyz").status_code == 200)
         before = httpx.get(f"{url}/v1/stats", timeout=60).json()["reads"]
-        rows = asyncio.run(measure(one, url, rates, chain, around))
+        rows = asyncio.run(move(one, url))
         wait_for("all took effect", lambda: _settled(url), PATIENCE_SECONDS)
         stats = httpx.get(f"{url}/v1/stats", timeout=60).json()
-        accepted = sum(row["events"] for row in rows)
+        accepted = sum(row["events"] for row in (rows if isinstance(rows, list) else [rows]))
         if stats["reads"] - before != accepted:
             raise SystemExit(f"{accepted:,} events were accepted, {stats['reads'] - before:,} took effect")
         if not httpx.get(f"{url}/v1/audit", timeout=60).json()["conserved"]:
