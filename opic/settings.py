@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from opic.errors import BadInput, MissingExtra, NotBuiltYet, SettingsError, nearest_name
 from opic.model.cash import GRANT_GRAINS, MILLION, damping_ppm
@@ -199,18 +199,6 @@ class Settings(BaseSettings):
             raise type(error)(settings.with_file(str(error))) from None
         return settings
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Read the command line first, then the environment; the file comes last, as a separate source."""
-        return init_settings, env_settings
-
     def _check(self) -> None:
         damping_ppm(self.damping)
         try:
@@ -366,19 +354,12 @@ def _with_file(values: Mapping[str, Any]) -> type[Settings]:
     if not values:
         return Settings
 
-    class _File(PydanticBaseSettingsSource):
-        def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
-            return values.get(field_name), field_name, False
-
-        def __call__(self) -> dict[str, Any]:
-            return dict(values)
-
     class _WithFile(Settings):
         @classmethod
         def settings_customise_sources(
             cls, settings_cls: type[BaseSettings], *sources: PydanticBaseSettingsSource, **named: Any
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return named["init_settings"], named["env_settings"], _File(settings_cls)
+            return named["init_settings"], named["env_settings"], InitSettingsSource(settings_cls, dict(values))
 
     return _WithFile
 
