@@ -18,7 +18,7 @@ from opic.archives.originals import Originals
 from opic.archives.records import ArchiveRecord, DamagedPart, Position, read_records
 from opic.archives.wat import BadEnvelope, as_html, described, is_envelope
 from opic.errors import BadInput
-from opic.html.links import absolute_link
+from opic.html.links import redirect_target
 from opic.html.media_types import HTML
 from opic.html.process import LinkReader
 from opic.model.events import CrawlEvent
@@ -135,7 +135,8 @@ class ArchiveEvents:
         not_modified = unchanged and (own is not None or profile.endswith(NOT_MODIFIED_PROFILE))
         original = self._originals.original_of(record.fields, not_modified=not_modified)
         answer = None if original is None else _answer(original.answer)
-        if original is None or answer is None or (self._recorded and not _same_url(original.answer, record)):
+        same_url = original is not None and target_url(original.answer.fields) == target_url(record.fields)
+        if original is None or answer is None or (self._recorded and not same_url):
             # Recorded links don't tell how another page has them.
             self.counts["revisits_skipped"] += 1
             return None
@@ -157,7 +158,7 @@ class ArchiveEvents:
         if _is_success(answer.status):
             event.links = self._links_of(event.url, answer, outlinks)
         elif 300 <= answer.status <= 399:
-            event.redirect = absolute_link(event.url, answer.location)
+            event.redirect = redirect_target(event.url, answer.location)
         return event
 
     def _links_of(self, url: str, answer: HttpAnswer, outlinks: ArchiveRecord | None) -> list[str]:
@@ -189,10 +190,6 @@ def _answer(record: ArchiveRecord) -> HttpAnswer | None:
 
 def _is_success(status: int) -> bool:
     return 200 <= status <= 299
-
-
-def _same_url(record: ArchiveRecord, other: ArchiveRecord) -> bool:
-    return target_url(record.fields) == target_url(other.fields)
 
 
 def _recorded_links(block: bytes) -> bytes:

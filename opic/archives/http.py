@@ -38,10 +38,9 @@ class HttpAnswer:
         return PLAIN_TEXT if nosniff and MediaType.of(given).unknown else given
 
     @property
-    def location(self) -> str:
-        """The target of a redirect, with the bytes that are not ASCII escaped; empty if there is none."""
-        target = self.fields.first("location").encode("latin-1", "replace")
-        return "".join(chr(byte) if byte < 0x80 else f"%{byte:02X}" for byte in target)
+    def location(self) -> bytes:
+        """The target of a redirect; empty if there is none."""
+        return self.fields.first("location").encode("latin-1", "replace")
 
 
 def method_of(block: bytes) -> str:

@@ -189,13 +189,9 @@ def _set_ticks(axes: Any, panel: Panel) -> None:
                 axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.set_major_formatter(FuncFormatter(lambda value, _: _log_tick(value)))
             axis.set_minor_formatter(NullFormatter())
-        elif high >= 1_000 and scale == "linear" and not _are_years(low, high):
+        elif high >= 1_000 and scale == "linear" and not 1900 < low < high < 2100:  # Not years.
             axis.set_major_locator(MaxNLocator(5))
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-
-
-def _are_years(low: float, high: float) -> bool:
-    return 1900 < low < high < 2100
 
 
 def _log_tick(value: float) -> str:

@@ -1,7 +1,6 @@
 """The elements of a page that tell where it leads: of HTML as Lexbor parses it, of XML as Expat does."""
 
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from html.entities import html5
 from typing import Final, NamedTuple
@@ -41,11 +40,7 @@ class Element(NamedTuple):
 
 def html_elements(text: str) -> list[Element]:
     """Return these elements of HTML, in its order."""
-    return list(_of_html(text))
-
-
-def _of_html(text: str) -> Iterator[Element]:
-    tree = LexborHTMLParser(text)
+    elements, tree = list[Element](), LexborHTMLParser(text)
     all_html = tree.css_first(f"{SVG}, {MATH}") is None
     namespaces = dict[int, str]()
     for node in tree.css(SELECTOR):
@@ -54,7 +49,8 @@ def _of_html(text: str) -> Iterator[Element]:
         if namespace == SVG and node.tag == "a" and "xlink:href" in attributes:
             attributes.setdefault("href", attributes["xlink:href"])
         if namespace == HTML or (namespace == SVG and node.tag == "a"):
-            yield Element(node.tag or "", attributes)
+            elements.append(Element(node.tag or "", attributes))
+    return elements
 
 
 def _namespace_in(node: LexborNode, known: dict[int, str]) -> str:

@@ -36,7 +36,7 @@ class Heartbeat:
         with store_errors():
             old = [
                 field
-                for field, beat_at in _beats(self._client.hgetall(self._key)).items()
+                for field, beat_at in beats_of(self._client.hgetall(self._key)).items()
                 if now - beat_at > KEPT_SECONDS
             ]
             with self._client.pipeline(transaction=True) as pipe:
@@ -67,18 +67,9 @@ class WorkersSeen:
 def workers_seen(client: Client, keys: Keys) -> WorkersSeen:
     """Ask which workers of a crawl are there; `keys` are those of its first shard."""
     with store_errors():
-        beats = _beats(client.hgetall(keys.metrics)).values()
+        beats = beats_of(client.hgetall(keys.metrics)).values()
     ages = [max(time.time() - beat_at, 0.0) for beat_at in beats]
     return WorkersSeen(sum(age < ALIVE_SECONDS for age in ages), min(ages, default=None))
-
-
-def last_beat(stored: Mapping[bytes, bytes]) -> int:
-    """Return when a worker last said that it is there, in Unix seconds; 0 if none is known.
-
-    Args:
-        stored: the hash with the metrics of a shard.
-    """
-    return max(_beats(stored).values(), default=0)
 
 
 def plain_duration(seconds: float) -> str:
@@ -115,5 +106,6 @@ def workers_missing(seen: WorkersSeen, waiting: int, applied_seconds: float | No
     return f"{said}: start one with `opic worker`, or see its log"
 
 
-def _beats(stored: Mapping[bytes, bytes]) -> dict[bytes, int]:
+def beats_of(stored: Mapping[bytes, bytes]) -> dict[bytes, int]:
+    """Return when each worker last said that it is there, in Unix seconds, given the hash with a shard's metrics."""
     return {field: int(beat_at) for field, beat_at in stored.items() if field.startswith(PREFIX.encode())}

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from opic.errors import nearest_name
 from opic.ingest import Step
-from opic.ingest.heartbeats import Heartbeat, last_beat
+from opic.ingest.heartbeats import Heartbeat, beats_of
 from opic.model.events import EVENT_FIELDS
 from opic.replica import Crawl
 from opic.store import Shard
@@ -132,7 +132,7 @@ class Tallied:
         sums: dict[str, int] = {}
         worker_at = 0
         for stored in answers:
-            worker_at = max(worker_at, last_beat(stored))
+            worker_at = max([worker_at, *beats_of(stored).values()])
             for name, value in stored.items():
                 sums[name.decode()] = sums.get(name.decode(), 0) + int(value)
         return cls(

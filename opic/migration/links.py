@@ -52,10 +52,10 @@ class MovedLinks:
 
         Those of a page that links to a page not known yet wait for `rest`.
         """
-        self._later = [
-            (source, older if source != shard else older.select_rows(_not_in(older, links)))
-            for source, older in self._later
-        ]
+        for index, (source, older) in enumerate(self._later):
+            if source == shard:
+                others = np.flatnonzero(~np.isin(older.pages, links.pages))
+                self._later[index] = source, older.select_rows(others)
         row, target, fresh = self._targets(links, shard)
         early = np.flatnonzero(~self._places.has(shard, links.pages))  # The store may be ahead of the replicas.
         if len(unknown := np.union1d(row[target < 0], early)):
@@ -127,10 +127,6 @@ class MovedLinks:
         if len(missing := np.unique(ids[known[ids] == 0])):
             known[missing] = far_numbers([urls[page] for page in missing.tolist()])
         return known[ids]
-
-
-def _not_in(links: PageLinks, others: PageLinks) -> Int64s:
-    return np.flatnonzero(~np.isin(links.pages, others.pages))
 
 
 def _part(  # noqa: PLR0917 - columns of one table

@@ -67,7 +67,7 @@ class Places:
         self.first = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
         shard, number = np.zeros(self.first[-1], np.uint16), np.full(self.first[-1], NO_PLACE)
         moved = self.first[:-1] - before[:-1]
-        self.pages = [self._renumbered(pages, before, moved) for pages in self.pages]
+        self.pages = [pages + moved[np.searchsorted(before, pages, side="right") - 1] for pages in self.pages]
         new, seconds = [], []
         for index, replica in enumerate(self.source):
             old = int(before[index + 1] - before[index])
@@ -96,11 +96,6 @@ class Places:
         self.shard, self.id = shard, number
         if leave_out:
             self.left_out = int(np.count_nonzero(number == NO_PLACE))
-
-    @staticmethod
-    def _renumbered(pages: Int64s, before: Int64s, moved: Int64s) -> Int64s:
-        numbers: Int64s = pages + moved[np.searchsorted(before, pages, side="right") - 1]
-        return numbers
 
     def _of_hosts(self, shard: int) -> Uint16s:
         """Return the shard there of each host of a shard."""

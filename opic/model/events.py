@@ -391,8 +391,8 @@ def _is_packed(value: bytes) -> bool:
     return bool(value) and (0x80 <= value[0] <= 0x9F or 0xDC <= value[0] <= 0xDF)
 
 
-def _decode(value: bytes, decoders: _Decoders, wanted: str = "event") -> Any:
-    return _decoded(decoders[_is_packed(value)], value, wanted)
+def _decode(value: bytes, decoders: _Decoders) -> Any:
+    return _decoded(decoders[_is_packed(value)], value)
 
 
 def _decoded(decode: Callable[[bytes], Any], value: bytes, wanted: str = "event") -> Any:

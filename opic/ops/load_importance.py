@@ -1,5 +1,6 @@
 """Takes importance that an engine outside computed from an export into the store, checked: policy loaded."""
 
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -17,14 +18,7 @@ from opic.ops.score_files import page_scores
 from opic.query.loaded import estimates_of
 from opic.query.queries import Query
 from opic.query.saved_visits import page_prints
-from opic.store.loaded_importance import (
-    LoadedAbout,
-    drop_others,
-    new_load,
-    publish,
-    read_about,
-    write_column,
-)
+from opic.store.loaded_importance import LoadedAbout, drop_others, publish, read_about, write_column
 
 ROWS_A_CALL: Final = 10_000
 UNKNOWN_MAX: Final = 0.01  # Of the sum of the file, what pages may have that the crawl does not know,
@@ -133,7 +127,7 @@ def _written(  # noqa: PLR0917 - what is known of a load
     given: int,
 ) -> LoadedAbout:
     """Write the numbers to the store, and let them count."""
-    crawl, load = query.crawl, new_load()
+    crawl, load = query.crawl, secrets.token_hex(8)
     keys = [shard.keys for shard in crawl.shards]
     if crawl.loads != loaded.loads:
         raise StoreUnavailable("the store was restored or recreated in the meantime: load again")

@@ -23,6 +23,7 @@ from urllib.parse import quote
 import numpy as np
 
 from opic.arrays import Int64s
+from opic.compressed import GZIP_MAGIC
 from opic.errors import BadEvent, BadFraming, BadInput, BadUrl, DiskFull
 from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest.msgpack_values import cut_stream
@@ -52,7 +53,6 @@ FORMATS: Final = ("jsonl", "msgpack", *ARCHIVES, "edges")
 ENDINGS: Final = {"ndjson": "jsonl", "json": "jsonl", "wet": "warc", "wacz": "warc"}
 NAMELESS: Final = "http://graph.example/"  # URL prefix of pages in graphs without URLs.
 SAFE_IN_NAMES: Final = "%/:@!$&'()*+,;=~-._"
-GZIP_MAGIC: Final = b"\x1f\x8b"
 
 READS_PER_PAGE: Final = 1.0
 SEEDS: Final = 5

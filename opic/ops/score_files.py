@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, TextIO, cast
 
+from opic.compressed import GZIP_MAGIC
 from opic.errors import BadInput, BadUrl
 from opic.ops.export import check_parquet
 from opic.urls.canonical import shown
@@ -134,7 +135,7 @@ def _is_parquet(path: Path) -> bool:
 
 def _text(path: Path) -> TextIO:
     with path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
+        packed = file.read(2) == GZIP_MAGIC
     return cast("TextIO", gzip.open(path, "rt")) if packed else path.open()
 
 

@@ -39,16 +39,6 @@ def largest(values: Int64s | Float64s, count: int, least: float | None = None) -
     return positions[np.argsort(-values[positions], kind="stable")]
 
 
-def ranks_among(ascending: Int64s | Float64s, scores: Sequence[float]) -> list[int]:
-    """Return 1 + the number of larger scores among sorted ones, for each score.
-
-    >>> ranks_among(np.array([1, 5, 7]), [7, 5, 6])
-    [1, 2, 2]
-    """
-    larger = len(ascending) - np.searchsorted(ascending, np.array(scores, ascending.dtype), side="right")
-    return [1 + n for n in larger.tolist()]
-
-
 class View(Protocol):
     """Estimates of all pages, by position, other than the static ones."""
 
@@ -75,7 +65,9 @@ class Ranked:
 
     def ranks(self, scores: Sequence[float]) -> list[int]:
         """Return 1 + the number of live pages with a larger score, for each."""
-        return ranks_among(self.ascending, scores)
+        asked = np.array(scores, self.ascending.dtype)
+        larger = len(self.ascending) - np.searchsorted(self.ascending, asked, side="right")
+        return [1 + n for n in larger.tolist()]
 
 
 @dataclass(frozen=True)

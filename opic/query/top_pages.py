@@ -148,9 +148,6 @@ def _first(shown: Snapshot | ExactView, view: View | None, count: int) -> Int64s
     if isinstance(shown, Snapshot) and view is None:
         return shown.top(count)[:count]
     assert view is not None
-    return largest(view.scores, count, _nth(view.ascending, count))
-
-
-def _nth(ascending: Float64s, n: int) -> float | None:
-    """Return the nth largest score, None if there are fewer or it says nothing."""
-    return float(ascending[-n]) if n <= len(ascending) and ascending[-n] > 0 else None
+    ascending = view.ascending
+    least = float(ascending[-count]) if count <= len(ascending) and ascending[-count] > 0 else None
+    return largest(view.scores, count, least)

@@ -46,16 +46,9 @@ def read_urls_of_many(client: Client, asked: Sequence[tuple[Keys, Replica, Seque
                     if line - first >= len(lines):
                         raise UrlMissing(asked[index][0].shard, page)
                     by_shard[index][page] = lines[line - first]
-    _find_known_again(client, asked, by_shard)
-    return by_shard
-
-
-def _find_known_again(
-    client: Client, asked: Sequence[tuple[Keys, Replica, Sequence[int]]], by_shard: Sequence[dict[int, str]]
-) -> None:
-    """Find the URLs of pages that were forgotten, and are known again: their lines may be empty."""
     for (keys, _, _), urls in zip(asked, by_shard, strict=True):
-        if empty := [page for page, url in urls.items() if not url]:
+        if empty := [page for page, url in urls.items() if not url]:  # Of pages forgotten, and perhaps known again.
             with store_errors():
                 again = client.hmget(keys.urls, empty)
             urls |= {page: text_of(url or b"") for page, url in zip(empty, again, strict=True)}
+    return by_shard

@@ -64,9 +64,6 @@ class KnownCrawls:
         except BadInput as error:
             log.warning("%s; a loss of the store may be taken for a new store", error)
 
-    def names(self) -> list[str]:
-        return sorted(self._known())
-
     def forget(self, crawl: str) -> None:
         """Forget a crawl, which was deleted, and remove what else the directory has of it."""
         if self._path is not None:

@@ -109,7 +109,7 @@ class OpenCrawls:
             run_workers: runs the workers of the others; None if an operator does.
         """
         self._settings, self._run_workers = settings, run_workers
-        self._first, self._open = OpenCrawl(settings.crawl, present), dict[str, OpenCrawl]()
+        self.first, self._open = OpenCrawl(settings.crawl, present), dict[str, OpenCrawl]()
         self._thread = ThreadPoolExecutor(1, "opic-crawls")
         self._looking, self._looks = ExitStack(), False
         self._closing = Closing()
@@ -118,11 +118,6 @@ class OpenCrawls:
     def opened(self) -> list[OpenCrawl]:
         """The crawls that are open, without OPIC_CRAWL."""
         return list(self._open.values())
-
-    @property
-    def first(self) -> OpenCrawl:
-        """OPIC_CRAWL."""
-        return self._first
 
     @property
     def limit(self) -> int:
@@ -136,11 +131,11 @@ class OpenCrawls:
 
     def is_first(self, name: str) -> bool:
         """Return whether a name is that of OPIC_CRAWL, or of the crawl in its place."""
-        return name in self._first.names
+        return name in self.first.names
 
     def names_of(self, name: str) -> Collection[str]:
         """Return the names, one of which a token for a crawl has: OPIC_CRAWL has two once it was moved."""
-        return self._first.names if self.is_first(name) else [name]
+        return self.first.names if self.is_first(name) else [name]
 
     async def crawl(self, name: str) -> OpenCrawl:
         """Return a crawl, opened if it is not; wait while it is moved to another one.
@@ -151,7 +146,7 @@ class OpenCrawls:
             TooManyCrawls: no more may be open.
             StoreError: it can't be opened.
         """
-        opened = self._first if self.is_first(name) else self._open.get(name)
+        opened = self.first if self.is_first(name) else self._open.get(name)
         if opened is None:
             opened = await self._in_turn(OpenCrawls._opened, name)
         opened.asked_at = time.monotonic()
@@ -195,7 +190,7 @@ class OpenCrawls:
 
     def stored(self) -> list[CrawlSize]:
         """Return the crawls of the store, with their sizes. Blocks."""
-        return crawls_of(self._first.backend.crawl.client)
+        return crawls_of(self.first.backend.crawl.client)
 
     def close(self) -> None:
         """Close the other crawls."""
@@ -232,9 +227,9 @@ class OpenCrawls:
         return opened
 
     def _backend(self, name: str) -> Backend:
-        settings = with_topic_read(self._first.backend.crawl.client, settings_of(self._settings, name))
+        settings = with_topic_read(self.first.backend.crawl.client, settings_of(self._settings, name))
         check_topic(settings)
-        backend = Backend(settings, self._first.backend.store, create=False)
+        backend = Backend(settings, self.first.backend.store, create=False)
         try:
             backend.start()
         except BaseException:
@@ -244,7 +239,7 @@ class OpenCrawls:
 
     def _made(self, name: str, rules: Mapping[str, int | bool | str]) -> bool:
         check_name(name)
-        client, settings = self._first.backend.crawl.client, settings_of(self._settings, name)
+        client, settings = self.first.backend.crawl.client, settings_of(self._settings, name)
         if self.is_first(name):
             self._check_leads(name)
         elif (opened := self._open.get(name)) is not None and not self._leads(opened):
@@ -264,7 +259,7 @@ class OpenCrawls:
         if self.is_first(name):
             raise Refused(f"crawl {name!r} is OPIC_CRAWL of this endpoint: stop it, then `opic crawls --delete {name}`")
         self._check_stored(name)
-        client = self._first.backend.crawl.client
+        client = self.first.backend.crawl.client
         check_removable(client, name)  # Before its worker ends, for whose end all others wait.
         if (opened := self._open.pop(name, None)) is not None:
             opened.backend.rest()  # It writes to the store now and then.
@@ -295,17 +290,17 @@ class OpenCrawls:
 
     def _is_stored(self, name: str) -> bool:
         with store_errors():
-            return bool(self._first.backend.crawl.client.exists(Keys(name, 0).meta))
+            return bool(self.first.backend.crawl.client.exists(Keys(name, 0).meta))
 
     def _leads(self, opened: OpenCrawl) -> bool:
         """Return whether the name of a crawl leads to the one that answers: not if what is left of it was removed."""
         if opened.backend.settings.crawl == opened.name:
             return True
-        return move_of(self._first.backend.crawl.client, Keys(opened.name, 0)) is not None
+        return move_of(self.first.backend.crawl.client, Keys(opened.name, 0)) is not None
 
     def _check_leads(self, name: str) -> None:
-        present = self._first.backend.settings.crawl
-        if name != present and not self._leads(self._first):
+        present = self.first.backend.settings.crawl
+        if name != present and not self._leads(self.first):
             raise Refused(
                 f"crawl {name!r}, which is OPIC_CRAWL of this endpoint, was moved to {present!r} and then removed: "
                 f"start the endpoint with OPIC_CRAWL={present}, then make {name!r} again"

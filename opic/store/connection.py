@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -289,3 +289,9 @@ class Line:
         if self._open:
             self._connection.disconnect()
         self._pool.release(self._connection)
+
+
+def run_of(client: Client, key: str) -> bytes:
+    """Return the run id of the server that has a key now."""
+    with closing(Line(client, key)) as line:
+        return line.run_id

@@ -6,7 +6,6 @@ written last. So a load that is killed changes nothing, and readers see all of o
 """
 
 import hashlib
-import secrets
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -55,11 +54,6 @@ class LoadedAbout(msgspec.Struct, frozen=True):
 def digest_of(value: bytes) -> str:
     """Return what stands for some bytes."""
     return hashlib.blake2b(value, digest_size=DIGEST_BYTES).hexdigest()
-
-
-def new_load() -> str:
-    """Return a name for a load that no other one has."""
-    return secrets.token_hex(8)
 
 
 def write_column(client: Client, keys: Keys, load: str, column: Float32s) -> str:

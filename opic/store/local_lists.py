@@ -102,17 +102,13 @@ def drop_lists(client: Client, keys: Keys, domains: Iterable[str]) -> None:
 
 
 def _heads(client: Client, keys: Keys) -> Iterable[ListHead]:
-    names = [name for name in map(_text, client.hkeys(keys.local_lists)) if name.startswith(HEAD)]
+    names = [name for name in map(bytes.decode, client.hkeys(keys.local_lists)) if name.startswith(HEAD)]
     values = client.hmget(keys.local_lists, names) if names else []
     return [_unpacked(name.removeprefix(HEAD), told) for name, told in zip(names, values, strict=True) if told]
 
 
 def _now(client: Client, keys: Keys) -> float:
     return server_now_us(client, keys.local_lists) / 1e6
-
-
-def _text(name: bytes | str) -> str:
-    return name.decode() if isinstance(name, bytes) else name
 
 
 def _unpacked(domain: str, told: bytes) -> ListHead:

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from opic.errors import ScanBroken, StoreUnavailable
 from opic.store.cluster import Cluster
-from opic.store.connection import Client, Line, store_errors
+from opic.store.connection import Client, Line, run_of, store_errors
 from opic.store.library import primaries
 
 T = TypeVar("T")
@@ -83,19 +83,10 @@ def one_run(client: Client, keys: Sequence[str]) -> Iterator[None]:
 
     What was read in the block may otherwise contain writes that a server has lost since.
     """
-    before = _runs(client, keys)
+    before = [run_of(client, key) for key in keys]
     yield
-    if _runs(client, keys) != before:
+    if [run_of(client, key) for key in keys] != before:
         raise ScanBroken("a server restarted, or another took over its keys, while they were read")
-
-
-def _runs(client: Client, keys: Sequence[str]) -> list[bytes]:
-    run_ids = []
-    for key in keys:
-        line = Line(client, key)
-        line.close()
-        run_ids.append(line.run_id)
-    return run_ids
 
 
 def _parts(line: Line, *command: str, match: Sequence[str] = ()) -> Iterator[list[bytes]]:

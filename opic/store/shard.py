@@ -12,7 +12,7 @@ import msgpack
 from opic.errors import BeingRestored, StoreError, StoreLost, StoreMismatch, StoreUnavailable
 from opic.model.books import Books
 from opic.model.cash import CONTINUOUS, MILLION, CrawlRules
-from opic.store.connection import Client, Line, ask, store_errors
+from opic.store.connection import Client, Line, ask, run_of, store_errors
 from opic.store.durability import Durability, await_durable
 from opic.store.keys import FORMAT, Keys, of_call
 from opic.store.recognition import ANEW, MOVED, RESTORED, check_not_lost, check_not_moved
@@ -215,9 +215,7 @@ class Shard:
 
     def run_now(self) -> bytes:
         """Return the current run id of this shard's server."""
-        line = self.line()
-        line.close()
-        return line.run_id
+        return run_of(self.client, self.keys.head)
 
     def barrier(self, run_id: bytes | None = None) -> None:
         """Wait until everything written to this shard, by any client, is durable as `durability` requires.

@@ -174,7 +174,9 @@ class UrlFrontierCrawl:
             by_host.setdefault(host_of(url), []).append(page)
         ends = time.monotonic() + request.seconds
         self._own_leases.update((url, ends) for url in urls)
-        self._prune_leases()
+        if (now := time.monotonic()) - self._pruned_at > PRUNE_SECONDS:
+            self._own_leases = {url: ends for url, ends in self._own_leases.items() if ends > now}
+            self._pruned_at = now
         return answer, by_host
 
     async def release(self, leases: Sequence[str]) -> None:
@@ -195,12 +197,6 @@ class UrlFrontierCrawl:
         self.backend.check_room()
         (answer,) = self.backend.frontier.next_many([request])
         return answer
-
-    def _prune_leases(self) -> None:
-        now = time.monotonic()
-        if now - self._pruned_at > PRUNE_SECONDS:
-            self._own_leases = {url: ends for url, ends in self._own_leases.items() if ends > now}
-            self._pruned_at = now
 
     # Looking.
 

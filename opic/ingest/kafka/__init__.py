@@ -4,7 +4,7 @@ from opic.errors import MissingExtra
 from opic.settings import KAFKA_MODULES
 
 try:
-    from opic.ingest.kafka.connection import INDEX, KEY, KIND, KafkaCluster, dlq_of
+    from opic.ingest.kafka.connection import INDEX, KEY, KIND, KafkaCluster
     from opic.ingest.kafka.consumer import KafkaSource
     from opic.ingest.kafka.topic_log import KafkaLog
 except ModuleNotFoundError as error:
@@ -12,4 +12,4 @@ except ModuleNotFoundError as error:
         raise
     raise MissingExtra("the Kafka client", "kafka") from None
 
-__all__ = ["INDEX", "KEY", "KIND", "KafkaCluster", "KafkaLog", "KafkaSource", "dlq_of"]
+__all__ = ["INDEX", "KEY", "KIND", "KafkaCluster", "KafkaLog", "KafkaSource"]

@@ -21,15 +21,11 @@ XERIAL_BYTES: Final = 16
 SIZE_BYTES: Final = 4
 
 
-def _zstd(file: io.BytesIO) -> Any:
-    return zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-
-
 _READERS: Final[dict[int, Callable[[io.BytesIO], Any]]] = {
     0: lambda file: file,
     1: lambda file: gzip.GzipFile(fileobj=file),
     3: LZ4FrameFile,
-    4: _zstd,
+    4: lambda file: zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True),
 }
 _SNAPPY: Final = 2
 

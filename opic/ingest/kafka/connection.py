@@ -52,10 +52,8 @@ TOPIC: Final = "opic-topic"
 PARTITION: Final = "opic-partition"
 OFFSET: Final = "opic-offset"
 VALUE_BYTES: Final = "opic-value-bytes"  # For a dead letter cut to fit its topic: the original size of the value.
-KEY_BYTES: Final = CALL_KEY_BYTES
 CLIENT_ID: Final = "opic"
 ALL: Final = "read_uncommitted"  # What the lag counts: records of transactions that have not ended, too.
-INDEX_BYTES: Final = CALL_INDEX_BYTES
 INDEX_DIGITS_MAX: Final = 10
 
 BOOTSTRAP_SECONDS: Final = 3.0  # A command answers within 5 s when Kafka is away; whoever waits for Kafka retries.
@@ -88,11 +86,6 @@ _COORDINATOR = (
 CAFILE: Final = "OPIC_KAFKA_SSL_CAFILE"
 CERTFILE: Final = "OPIC_KAFKA_SSL_CERTFILE and OPIC_KAFKA_SSL_KEYFILE"
 _TOO_LARGE = (broken.MessageSizeTooLargeError, broken.RecordListTooLargeError)
-
-
-def dlq_of(topic: str) -> str:
-    """Return the name of a topic's dead-letter topic."""
-    return f"{topic}.dlq"
 
 
 @contextmanager
@@ -243,7 +236,7 @@ class KafkaCluster:
             raise SettingsError("OPIC_KAFKA_BOOTSTRAP is not set: set it to the brokers, HOST:PORT,HOST:PORT")
         self.settings = settings
         self.where = without_secret(settings.kafka_bootstrap)
-        self.topic, self.dlq = settings.kafka_topic, dlq_of(settings.kafka_topic)
+        self.topic, self.dlq = settings.kafka_topic, f"{settings.kafka_topic}.dlq"
         self.group = f"opic-{settings.crawl}"  # The consumer group of the crawl's workers.
         # That of a request body, so that every event that the endpoint accepts fits.
         self.record_bytes_max = max(RECORD_BYTES_MIN, settings.max_body_bytes) + RECORD_OVERHEAD_BYTES
@@ -408,12 +401,12 @@ def record_of(message: Message) -> Record:
     call, problem, time_us = b"", "", message.timestamp * 1000
     if key or index:
         numbers = _numbers(index)
-        if len(key) == KEY_BYTES and numbers is not None:
-            call = key + b"".join(number.to_bytes(INDEX_BYTES, "big") for number in numbers)
+        if len(key) == CALL_KEY_BYTES and numbers is not None:
+            call = key + b"".join(number.to_bytes(CALL_INDEX_BYTES, "big") for number in numbers)
         else:
             problem = (
-                f"the headers {KEY} and {INDEX} must be {KEY_BYTES} bytes and a number below 2^32 for each event, with "
-                "commas between them, or both missing"
+                f"the headers {KEY} and {INDEX} must be {CALL_KEY_BYTES} bytes and a number below 2^32 for each event, "
+                "with commas between them, or both missing"
             )
     if not TIME_MIN_US <= time_us <= TIME_MAX_US:
         problem = (
@@ -431,7 +424,7 @@ def _numbers(text: bytes) -> list[int] | None:
     if not all(part.isdigit() and len(part) <= INDEX_DIGITS_MAX for part in parts):
         return None
     numbers = list(map(int, parts))
-    return numbers if max(numbers) < 1 << 8 * INDEX_BYTES else None
+    return numbers if max(numbers) < 1 << 8 * CALL_INDEX_BYTES else None
 
 
 def headers_of(kind: str = "event", key: bytes = b"", indexes: Iterable[int] = (0,)) -> list[tuple[str, bytes]]:

@@ -18,7 +18,6 @@ from opic.ingest.dead_letters import LETTERS_A_CALL, Letter, remove, stored
 from opic.ingest.kafka.connection import (
     ERROR,
     INDEX,
-    KEY_BYTES,
     OFFSET,
     PARTITION,
     TOPIC,
@@ -30,7 +29,7 @@ from opic.ingest.kafka.record_batches import Message
 from opic.ingest.kafka.topic_log import Producer, key_of
 from opic.ingest.outage import Outage
 from opic.model.cash import MILLION
-from opic.model.events import Record
+from opic.model.events import CALL_KEY_BYTES, Record
 from opic.replica import Crawl
 from opic.store.connection import store_errors
 from opic.store.shard import Shard
@@ -154,7 +153,7 @@ class TopicLetters:
         return total
 
     def _again(self, producer: Producer, letter: Letter) -> Any:
-        key = blake2b(f"{self._cluster.dlq}/{letter.id}".encode(), digest_size=KEY_BYTES).digest()
+        key = blake2b(f"{self._cluster.dlq}/{letter.id}".encode(), digest_size=CALL_KEY_BYTES).digest()
         return producer.send(
             self._cluster.topic,
             letter.value,

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import msgspec
 
-from opic.ingest.kafka.connection import INDEX, KEY, KEY_BYTES, KIND, headers_of
+from opic.ingest.kafka.connection import INDEX, KEY, KIND, headers_of
 from opic.model.cash import DAY_US
-from opic.model.events import Record, decode_seeds
+from opic.model.events import CALL_KEY_BYTES, Record, decode_seeds
 from opic.settings import Settings
 
 SIGNATURE: Final = "opic-signature"
@@ -49,7 +49,7 @@ class Signatures:
 
     def headers(self, kind: str, value: bytes, time_us: int) -> Headers:
         """Return the headers of a control record that is sent at a time."""
-        signed = [*headers_of(kind, secrets.token_bytes(KEY_BYTES)), (SIGNED_AT, str(time_us).encode())]
+        signed = [*headers_of(kind, secrets.token_bytes(CALL_KEY_BYTES)), (SIGNED_AT, str(time_us).encode())]
         return [*signed, (SIGNATURE, self._of(dict(signed), value))]
 
     def checked(self, message: Any, record: Record) -> Record:

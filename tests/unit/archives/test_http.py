@@ -14,6 +14,7 @@ from archive_files import answer
 
 from opic.archives import http
 from opic.archives.http import HttpAnswer, method_of, parse_answer
+from opic.html.links import redirect_target
 
 TEXT = b"".join(b'<p>entry %d<a href="/%d">x</a>' % (n, n * 7919) for n in range(400))
 
@@ -162,19 +163,20 @@ def test_what_is_no_answer_is_told(block: bytes) -> None:
 @pytest.mark.parametrize(
     ("lines", "location"),
     [
-        (b"Location: /there\r\n", "/there"),
-        (b"LOCATION:/there \r\nlocation: /other\r\n", "/there"),
-        (b"Location:\r\n /there\r\n", "/there"),
-        (b"Location: http://b.example/\r\n\ta b\r\n", "http://b.example/ a b"),
-        (b"Location : /there\r\n", "/there"),
-        ("Location: /stra\u00dfe?q=\u00e9\r\n".encode(), "/stra%C3%9Fe?q=%C3%A9"),
-        ("Location: /stra\u00dfe\r\n".encode("latin-1"), "/stra%DFe"),
-        (b"Location: \r\n", ""),
-        (b"", ""),
+        (b"Location: /there\r\n", "http://a.example/there"),
+        (b"LOCATION:/there \r\nlocation: /other\r\n", "http://a.example/there"),
+        (b"Location:\r\n /there\r\n", "http://a.example/there"),
+        (b"Location: http://b.example/\r\n\ta b\r\n", "http://b.example/%20a%20b"),
+        (b"Location : /there\r\n", "http://a.example/there"),
+        ("Location: /stra\u00dfe?q=\u00e9\r\n".encode(), "http://a.example/stra%C3%9Fe?q=%C3%A9"),
+        ("Location: /stra\u00dfe\r\n".encode("latin-1"), "http://a.example/stra%DFe"),
+        (b"Location: \r\n", "http://a.example/x"),
+        (b"", "http://a.example/x"),
     ],
 )
 def test_target_of_a_redirect_has_the_bytes_of_its_field(lines: bytes, location: str) -> None:
-    assert parsed(b"HTTP/1.1 302 Found\r\n" + lines + b"\r\n").location == location
+    answer = parsed(b"HTTP/1.1 302 Found\r\n" + lines + b"\r\n")
+    assert redirect_target("http://a.example/x", answer.location) == location
 
 
 @pytest.mark.parametrize(
