@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import Response
 
 from opic.api.problems import Problem, fit_for_log
 from opic.service.rates import Limiter, OverRate
@@ -151,7 +150,7 @@ def is_loopback(name: str) -> bool:
 
 
 def begin_call(request: Request, limiter: Limiter) -> None:
-    """Begin a call within the rates of its caller.
+    """Begin a call within the rates of its caller; if it is, `limiter.end` ends it.
 
     Raises:
         Problem: it is over one of them.
@@ -166,18 +165,6 @@ async def delay_refusal(request: Request) -> None:
     """Keep a refused call waiting, if its caller has been refused too often of late."""
     if (seconds := request.scope[LIMITER].refusal_delay()) > 0:
         await asyncio.sleep(seconds)
-
-
-def end_call(request: Request, sent_bytes: int) -> None:
-    """End a call, if it was begun within rates."""
-    if RUNNING in request.scope:
-        request.scope[LIMITER].end(sent_bytes)
-
-
-def count_received(request: Request, size: int) -> None:
-    """Count the bytes of a body whose size was not declared."""
-    if (limiter := request.scope.get(LIMITER)) is not None and header(request, b"content-length") is None:
-        limiter.owe(0, size)
 
 
 def check_events(request: Request, count: int = 0) -> None:
@@ -195,12 +182,6 @@ def count_events(request: Request, count: int) -> None:
     """Count the events of a call; later ones wait for them."""
     if (limiter := request.scope.get(LIMITER)) is not None:
         limiter.owe(count, 0)
-
-
-def tell_rates(request: Request, response: Response) -> None:
-    """Add the fields RateLimit and RateLimit-Policy to the answer of a caller that has rates."""
-    if (limiter := request.scope.get(LIMITER)) is not None:
-        response.raw_headers.extend(limiter.fields())
 
 
 def _check_rate(over: OverRate | None) -> None:

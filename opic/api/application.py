@@ -23,7 +23,7 @@ from starlette.types import Receive, Scope, Send
 from starlette_compress import CompressMiddleware
 from swagger_ui_bundle import swagger_ui_path
 
-from opic.api.access import OVER_RATE, TOKEN, Access, begin_call, delay_refusal, end_call, header, tell_rates
+from opic.api.access import LIMITER, OVER_RATE, RUNNING, TOKEN, Access, begin_call, delay_refusal, header
 from opic.api.crawl_calls import OtherCrawls
 from opic.api.problems import Problem, fit_for_log, from_error, internal
 from opic.api.router import CRAWL, CRAWLS, VERSION, Route, Routes
@@ -110,7 +110,8 @@ class Application:
                 status = response.status_code
                 await self._send(response, request, send)
         finally:
-            end_call(request, sent_bytes)
+            if RUNNING in inner:
+                inner[LIMITER].end(sent_bytes)
             seconds = time.perf_counter() - started
             self._observe(inner["method"], _path(inner), status, seconds)
             tells = self._log_requests or status >= 500 or status == 0
@@ -134,7 +135,8 @@ class Application:
             response = problem.response(scope["opic.id"])
             _drop_tracebacks(error)
         _set_cache_headers(request, scope.get(CALL_PATH, path), response)
-        tell_rates(request, response)
+        if (limiter := scope.get(LIMITER)) is not None:
+            response.raw_headers.extend(limiter.fields())
         return response
 
     async def _routed(self, request: Request, path: str) -> Response:

@@ -9,7 +9,7 @@ import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from opic.api.access import count_received, header
+from opic.api.access import LIMITER, header
 from opic.api.problems import JSON, Problem
 from opic.api.validation import Asked, checked
 from opic.compressed import decoded
@@ -83,8 +83,8 @@ async def read_body(request: Request, bytes_max: int, form: str = JSON) -> bytes
             f"Content-Encoding {shown(coding)} is not taken: send {', '.join(CODINGS)}",
             headers={"Accept-Encoding": ", ".join(CODINGS)},
         )
-    declared = header(request, b"content-length") or ""
-    if declared.isdecimal() and int(declared[:20]) > bytes_max:
+    declared = header(request, b"content-length")
+    if declared is not None and declared.isdecimal() and int(declared[:20]) > bytes_max:
         raise _too_large(bytes_max)
     parts, size = [], 0
     async for part in request.stream():
@@ -93,7 +93,8 @@ async def read_body(request: Request, bytes_max: int, form: str = JSON) -> bytes
             raise _too_large(bytes_max)
         parts.append(part)
     body = b"".join(parts)
-    count_received(request, size)
+    if declared is None and (limiter := request.scope.get(LIMITER)) is not None:
+        limiter.owe(0, size)  # It was not known when the call began.
     if coding != "identity":
         try:
             body = await run_in_threadpool(decoded, body, coding, bytes_max)

@@ -188,7 +188,7 @@ class HotCrawl:
         for shard, hot in enumerate(self._shards):
             if hot is not None and hot.set_back:
                 self._discard(shard)
-        if wanted := [shard for shard in range(len(self.crawl)) if (hot := self._current(shard)) is None or hot.lost]:
+        if wanted := [shard for shard in range(len(self._shards)) if (hot := self._current(shard)) is None or hot.lost]:
             self._read(wanted)
             self.shards = [hot for hot in self._shards if hot is not None]
             self.orders = [hot.order for hot in self.shards]
