@@ -178,9 +178,10 @@ class Exact:
         """
         if self._thread is None:
             try:
-                return self.view() if self.usable() else None
+                view = self.view() if self._kept.usable else None
             except NotKept:  # The first read has just arrived, from a worker that keeps no links.
                 return None
+            return view if self._says_something() else None
         return self._unsettled.told() if self._says_something() else None
 
     def told_of(self, places: Sequence[Place]) -> ExactView | None:
