@@ -12,7 +12,7 @@ from typing import Final
 from starlette.requests import Request
 
 from opic.api.problems import Problem, fit_for_log
-from opic.service.rates import Limiter, OverRate
+from opic.service.rates import Limiter
 from opic.service.tokens import Role, Token, Tokens
 
 REALM: Final = 'Bearer realm="opic"'
@@ -21,6 +21,7 @@ LIMITER: Final = "opic.limiter"
 TOKEN: Final = "opic.token"  # noqa: S105 - a key
 RUNNING: Final = "opic.running"
 OVER_RATE: Final = "over-rate"
+WITH_EVENTS: Final = ("/v1/events", "/v1/seeds")  # Calls that are within the rate of events.
 
 
 def header(request: Request, name: bytes) -> str | None:
@@ -149,15 +150,22 @@ def is_loopback(name: str) -> bool:
 # Rates.
 
 
-def begin_call(request: Request, limiter: Limiter) -> None:
-    """Begin a call within the rates of its caller; if it is, `limiter.end` ends it.
+def begin_call(request: Request, limiter: Limiter, call: str) -> None:
+    """Begin a call within the rates of its caller, before its body is read; if it is, `limiter.end` ends it.
+
+    Args:
+        request: the call.
+        limiter: that of its caller.
+        call: its path, without the crawl that it may name.
 
     Raises:
         Problem: it is over one of them.
     """
     request.scope[LIMITER] = limiter
     declared = header(request, b"content-length") or "0"
-    _check_rate(limiter.begin(int(declared[:20]) if declared.isdecimal() else 0))
+    content_bytes = int(declared[:20]) if declared.isdecimal() else 0
+    if (over := limiter.begin(content_bytes, brings_events=call in WITH_EVENTS)) is not None:
+        raise Problem(OVER_RATE, str(over), headers={"Retry-After": str(over.seconds)})
     request.scope[RUNNING] = True
 
 
@@ -167,23 +175,7 @@ async def delay_refusal(request: Request) -> None:
         await asyncio.sleep(seconds)
 
 
-def check_events(request: Request, count: int = 0) -> None:
-    """Check, before its body is read, that a call may bring events; count those that are known by then.
-
-    Raises:
-        Problem: its caller is over the rate of events.
-    """
-    if (limiter := request.scope.get(LIMITER)) is not None:
-        _check_rate(limiter.over_events())
-        limiter.owe(count, 0)
-
-
 def count_events(request: Request, count: int) -> None:
     """Count the events of a call; later ones wait for them."""
     if (limiter := request.scope.get(LIMITER)) is not None:
         limiter.owe(count, 0)
-
-
-def _check_rate(over: OverRate | None) -> None:
-    if over is not None:
-        raise Problem(OVER_RATE, str(over), headers={"Retry-After": str(over.seconds)})

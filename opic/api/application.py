@@ -157,7 +157,7 @@ class Application:
                     self._access.check(token, route.role, crawl, of_any=route.path == CRAWLS)
                 limiter = self._access.tokens.anonymous if token is None else token.limiter
                 if limiter is not None:
-                    begin_call(request, limiter)
+                    begin_call(request, limiter, request.scope.get(CALL_PATH, path))
                 if (
                     CALL_PATH in request.scope
                     and (others := self._others) is not None

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from opic import __version__
 from opic.api import bodies, queries
-from opic.api.access import check_events, count_events
+from opic.api.access import count_events
 from opic.api.coalescing import Coalescer, InLoop, while_connected
 from opic.api.event_bodies import Intake, read_events
 from opic.api.problems import Json, Problem
@@ -118,7 +118,6 @@ class Calls:
         may have been accepted. With an `Idempotency-Key` the same call can be repeated: within 24 hours it takes effect
         once, with the same answer; its `position`, which may be a later one, is the header `Opic-Position` instead.
         """
-        check_events(request)
         key, caller = idempotency_key(request), _trace_of(request)
         form = media_type(request, events=True)
         body = await read_body(request, self._settings.max_body_bytes, form)
@@ -165,7 +164,7 @@ class Calls:
         A single URL that is refused gets a 422. Among several the good ones are taken, and the others listed.
         """
         self._check(urls=asked.urls)
-        check_events(request, len(asked.urls))
+        count_events(request, len(asked.urls))
         return self._backend.seed(**asdict(asked))
 
     def delete_pages(self, asked: queries.PagesToForget) -> Answer:

@@ -85,12 +85,13 @@ class Limiter:
             policies.append(f'"concurrent";q={rates.concurrent};qu="{UNITS["concurrent"]}"')
         self._policy = ", ".join(policies).encode()
 
-    def begin(self, content_bytes: int = 0) -> OverRate | None:
+    def begin(self, content_bytes: int = 0, *, brings_events: bool = False) -> OverRate | None:
         """Begin a call with so many bytes of content, which then has to `end`; or return why it may not begin."""
+        limits: tuple[Limit, ...] = ("calls", "bytes", "events") if brings_events else ("calls", "bytes")
         with self._lock:
             if 0 < self.rates.concurrent <= self._running:
                 return self._refuse(OverRate("concurrent", self.rates.concurrent, 1))
-            if (over := self._over("calls", "bytes")) is None:
+            if (over := self._over(*limits)) is None:
                 self._running += 1
                 self._take(1, "calls")
                 self._take(content_bytes, "bytes")
@@ -101,11 +102,6 @@ class Limiter:
         with self._lock:
             self._running -= 1
         self.owe(0, content_bytes)
-
-    def over_events(self) -> OverRate | None:
-        """Return why a call may not bring events now; None if it may."""
-        with self._lock:
-            return self._over("events")
 
     def refusal_delay(self) -> float:
         """Return how many seconds to keep a refused call waiting: none, unless refusals are many."""

@@ -35,13 +35,13 @@ def test_burst_of_some_seconds_is_taken_then_one_call_as_often_as_the_rate_says(
 def test_call_is_taken_if_anything_is_left_however_large_it_is(clock: Clock) -> None:
     limiter = Limiter(Rates(events=10), clock)
     limiter.owe(49, 0)
-    assert limiter.over_events() is None
+    assert limiter.begin(brings_events=True) is None
     limiter.owe(1_000, 0)
-    assert limiter.over_events() == OverRate("events", 10, 100)  # 999 below zero, and one more.
+    assert limiter.begin(brings_events=True) == OverRate("events", 10, 100)  # 999 below zero, and one more.
     clock.now += 99
-    assert limiter.over_events() == OverRate("events", 10, 1)
+    assert limiter.begin(brings_events=True) == OverRate("events", 10, 1)
     clock.now += 1
-    assert limiter.over_events() is None
+    assert limiter.begin(brings_events=True) is None
 
 
 def test_refused_call_takes_nothing_of_any_rate(clock: Clock) -> None:
@@ -53,6 +53,16 @@ def test_refused_call_takes_nothing_of_any_rate(clock: Clock) -> None:
         assert refused.limit == "bytes"
     clock.now += 1
     assert [limiter.begin(1) for _ in range(4)] == [None] * 4  # Of five calls in the burst, one was taken before.
+
+
+def test_call_refused_for_its_events_takes_no_call_and_no_bytes(clock: Clock) -> None:
+    limiter = Limiter(Rates(calls=1, events=1, bytes=100, concurrent=1), clock)
+    limiter.owe(1_000, 0)
+    for _ in range(20):
+        refused = limiter.begin(600, brings_events=True)
+        assert refused is not None
+        assert refused.limit == "events"
+    assert limiter.begin(1) is None  # A call without events, of which there are none left.
 
 
 def test_calls_at_once_are_counted_until_they_end(clock: Clock) -> None:
@@ -76,7 +86,7 @@ def test_bytes_of_answers_delay_later_calls(clock: Clock) -> None:
 def test_mean_rate_holds_and_waiting_as_told_is_enough(clock: Clock, seed: int) -> None:
     rng, limiter, taken, began = random.Random(seed), Limiter(Rates(events=50), clock), 0, clock.now
     for _ in range(2_000):
-        while (over := limiter.over_events()) is not None:
+        while (over := limiter.begin(brings_events=True)) is not None:
             clock.now += over.seconds
         count = rng.choice((1, 5, 40, 400))
         limiter.owe(count, 0)
