@@ -436,6 +436,11 @@ def _of_work(settings: Settings, seen: _Seen) -> Iterator[Metric]:
     for name, fields in tallied.unknown.items():
         unknown.add_metric([name], fields)
     yield unknown
+    about = "Crawl events that took effect, by the name of the crawler that reports them."
+    crawlers = Count("opic_crawler_events", about, labels=["crawler"])
+    for name, events in tallied.crawlers.items():
+        crawlers.add_metric([name], events)
+    yield crawlers
 
 
 def _of_expiry(tallied: Tallied) -> Iterator[Metric]:

@@ -1,7 +1,8 @@
 """The step: the call that appends the effect of a batch to a shard's journal, and what is told of it afterwards."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgpack
@@ -37,6 +38,7 @@ class Step:
     refused: Sequence[tuple[str, str]] = ()  # Pages whose events became dead letters, each with the reason.
     log_records: int = 0  # Records of the log that begin in it,
     log_events: int = 0  # and the events of the log that are in it.
+    crawlers: Mapping[str, int] = field(default_factory=dict)  # Events by the name of the crawler that reports them.
 
     @classmethod
     def of(cls, batch: Batch, seconds: float, round_trips: int) -> "Step":
@@ -56,6 +58,7 @@ class Step:
             _refused(batch) if batch.letters else (),
             numbers.count(0),
             len(numbers),
+            Counter(event.crawler_name for event in events if event.crawler_name),
         )
 
 

@@ -27,6 +27,10 @@ EVENTS: Final = "events:"  # Prefix of the fields of the events histogram; that 
 LAST_RECORDS: Final = "last_records"
 LAST_EVENTS: Final = "last_events"
 UNKNOWN: Final = "unknown:"  # Prefix of the counts of unknown fields, by the nearest known name.
+CRAWLER: Final = "crawler:"  # Prefix of the counts of crawl events, by the name of their crawler.
+CRAWLERS_MAX: Final = 100  # Names that a worker counts apart: a crawler may take another name for each of its events.
+CRAWLER_CHARS_MAX: Final = 64
+OTHER_CRAWLERS: Final = "other"  # Counts longer names, and those beyond CRAWLERS_MAX.
 PLAIN: Final = ("links", "cached", "round_trips", "links_left_out", "links_refused")  # Counts of `Step`, and fields.
 KEPT_COUNTS: Final = ("letters_dropped", "meta_bytes", "metas_dropped")
 # Counted by endpoints: pages that the rule forgot, what importance they had, and passes; and when the last one was.
@@ -50,6 +54,9 @@ class StepCounts:
         self._last = 0, 0  # Records of the log, and their events.
         self._told = time.monotonic()
         self._heartbeat = Heartbeat(shard)
+        with store_errors():
+            stored = (name.decode() for name in shard.client.hkeys(shard.keys.metrics))
+            self._crawlers = {name.removeprefix(CRAWLER) for name in stored if name.startswith(CRAWLER)}
 
     def add(self, step: Step) -> None:
         for name, count in (
@@ -59,10 +66,16 @@ class StepCounts:
             (EVENTS + "sum", step.events),
             *((name, getattr(step, name)) for name in PLAIN),
             *((UNKNOWN + _nearest(name), 1) for name in step.unknown),
+            *((CRAWLER + self._counted_as(name), count) for name, count in step.crawlers.items()),
         ):
             self._new[name] = self._new.get(name, 0) + count
         records, events = self._last
         self._last = records + step.log_records, events + step.log_events
+
+    def _counted_as(self, crawler: str) -> str:
+        if len(self._crawlers) < CRAWLERS_MAX and len(crawler) <= CRAWLER_CHARS_MAX:
+            self._crawlers.add(crawler)
+        return crawler if crawler in self._crawlers else OTHER_CRAWLERS
 
     def tell(self, *, now: bool = False) -> None:
         """Write new counts to the store, at most once a second unless `now` is set; and that a worker is there."""
@@ -111,6 +124,7 @@ class Tallied:
     links_left_out: int
     links_refused: int
     unknown: Mapping[str, int]  # Unknown fields of events, by the nearest known name.
+    crawlers: Mapping[str, int]  # Crawl events by the name of their crawler.
     # Counted by the step itself, in kept.lua.
     letters_dropped: int
     meta_bytes: int
@@ -142,6 +156,9 @@ class Tallied:
             events=_buckets(sums, STEP_EVENTS, EVENTS),
             events_sum=float(sums.get(EVENTS + "sum", 0)),
             unknown={name: sums.get(UNKNOWN + name, 0) for name in NEAREST},
+            crawlers={
+                name.removeprefix(CRAWLER): count for name, count in sorted(sums.items()) if name.startswith(CRAWLER)
+            },
             **{name: sums.get(name, 0) for name in (*PLAIN, *KEPT_COUNTS, *EXPIRY_COUNTS, EXPIRED_AT)},
         )
 

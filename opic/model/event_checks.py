@@ -152,7 +152,8 @@ def check_event(event: CrawlEvent, now_us: int, limits: EventLimits) -> CheckedE
     return CheckedEvent(
         outcome, url, links, at_us, tags=event.tags or (), links_left_out=left_out, nearness=nearness, meta=meta,
         give_up=event.give_up, retry_after=event.retry_after, not_before_us=held_us, priority=priority,
-        crawler=crawler_digest(event.crawler), status=noted_status(event.status, read=outcome is Outcome.READ),
+        crawler=crawler_digest(event.crawler), crawler_name=event.crawler or "",
+        status=noted_status(event.status, read=outcome is Outcome.READ),
         name=name, address=_first_address(event.addresses) if event.addresses else "",
     )  # fmt: skip
 

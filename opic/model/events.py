@@ -187,6 +187,7 @@ class CheckedEvent:
     priority: float | None = None  # Of the page or the seeds; None if not given.
     trust: float | None = None  # Of the seeds; None if not given.
     crawler: bytes = b""  # Digest of the name of the crawler that reports it; b"" without one.
+    crawler_name: str = ""  # That name, for the metrics.
     status: int | None = None  # Of a crawl event, as `opic.model.page_notes.noted_status` keeps it.
     # Of the page, under which it answered; "" if that is its URL. None if it did not answer, or there are no rules.
     name: str | None = None

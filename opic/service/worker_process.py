@@ -86,7 +86,7 @@ class Worker:
             if (problem := self._patiently(lambda: durability_problem(crawl.client, durability))) is not None:
                 log.warning("durability: %s", problem.text)
             writer = Writer.of(crawl, settings)
-            tally = StepCounts(crawl.shards[0])
+            tally = self._patiently(lambda: StepCounts(crawl.shards[0]))
             on_our_disk = self._store_url() == EmbeddedServer.running(settings.data_dir())
 
             def full() -> str | None:

@@ -46,6 +46,7 @@ def events(number: int) -> list[dict[str, object]]:
         {
             "url": f"http://h{(number + i) % HOSTS}.example/{(number + i) % 200}",
             "links": [f"http://h{(number * 7 + i + j) % HOSTS}.example/{number + j}" for j in range(LINKS)],
+            "crawler": "c",
         }
         for i in range(EVENTS)
     ]

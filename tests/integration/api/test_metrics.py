@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from serving import serving
 
 from opic import __version__
+from opic.ingest.step_counts import CRAWLER_CHARS_MAX, CRAWLERS_MAX, OTHER_CRAWLERS
 from opic.service.service import EmbeddedService
 from opic.settings import Settings
 
@@ -221,6 +222,30 @@ def test_labels_stay_few_whatever_is_requested(served: tuple[httpx.Client, Embed
     requests = {line.split(" ")[0] for line in text.splitlines() if "_duration_seconds_count" in line}
     assert len(requests) < 8
     assert any('route="/v1/importance",status="4xx"' in line for line in requests)
+
+
+def test_events_are_counted_by_crawler_and_only_so_many_names_apart(
+    served: tuple[httpx.Client, EmbeddedService],
+) -> None:
+    client, _ = served
+
+    def send(*names: str | None) -> None:
+        events = [{"url": f"http://c.example/{number}", "crawler": name} for number, name in enumerate(names)]
+        assert client.post("/v1/events", json=events).json()["accepted"] == len(names)
+
+    def counts(found: dict[str, float]) -> dict[str, float]:
+        name = "opic_crawler_events_total,crawler="
+        return {label.removeprefix(name): value for label, value in found.items() if label.startswith(name)}
+
+    send("a", "a", 'b"\n\\', "é", None)
+    found = counts(wait_for(client, **{"opic_crawler_events_total,crawler=a": 2}))
+    assert found == {"a": 2, 'b"\n\\': 1, "é": 1}
+    send("a", "x" * CRAWLER_CHARS_MAX, "x" * (CRAWLER_CHARS_MAX + 1), *(f"c{number}" for number in range(200)))
+    found = counts(wait_for(client, **{"opic_crawler_events_total,crawler=a": 3}))
+    assert len(found) == CRAWLERS_MAX + 1
+    assert found[OTHER_CRAWLERS] == 1 + 200 - (CRAWLERS_MAX - 4)
+    assert found["x" * CRAWLER_CHARS_MAX] == 1
+    assert sum(found.values()) == 4 + 203
 
 
 def test_both_formats_parse_and_pass_promtool(served: tuple[httpx.Client, EmbeddedService]) -> None:
