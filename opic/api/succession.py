@@ -98,4 +98,5 @@ class Succession:
             return
         self._outage.ended()
         log.info("answering from crawl %s", moved.to)
+        former.rest()
         self._closing.add(former.close)

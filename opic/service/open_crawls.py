@@ -146,7 +146,7 @@ class OpenCrawls:
             TooManyCrawls: no more may be open.
             StoreError: it can't be opened.
         """
-        opened = self.first if self.is_first(name) else self._open.get(name)
+        opened = self.first if self.is_first(name) else self._named(name)
         if opened is None:
             opened = await self._in_turn(OpenCrawls._opened, name)
         opened.asked_at = time.monotonic()
@@ -188,6 +188,10 @@ class OpenCrawls:
         """
         await self._in_turn(OpenCrawls._checked, name)
 
+    def _named(self, name: str) -> OpenCrawl | None:
+        """Return an open crawl by its name, or by that of the crawl which it was moved to: that is not opened again."""
+        return self._open.get(name) or next((opened for opened in self.opened if name in opened.names), None)
+
     def stored(self) -> list[CrawlSize]:
         """Return the crawls of the store, with their sizes. Blocks."""
         return crawls_of(self.first.backend.crawl.client)
@@ -210,7 +214,7 @@ class OpenCrawls:
     # In the thread.
 
     def _opened(self, name: str) -> OpenCrawl:
-        if (opened := self._open.get(name)) is None:
+        if (opened := self._named(name)) is None:
             self._check_stored(name)
             opened = self._open_now(name)
         return opened
@@ -251,7 +255,7 @@ class OpenCrawls:
             check_topic(settings)
             KnownCrawls(settings).check(client)
             made = make_crawl(client, name, {**self._settings.rules_given(), **rules}, settings.shards)
-        if not self.is_first(name) and name not in self._open:
+        if not self.is_first(name) and self._named(name) is None:
             self._open_now(name)
         return made
 
@@ -355,6 +359,7 @@ class OpenCrawls:
         except CrawlMoved as moved:
             opened.go_on(self._backend(opened.name))
             log.info("answering calls on crawl %s from crawl %s", opened.name, moved.to)
+            backend.rest()
             self._closing.add(backend.close)
             return
         if not self._leads(opened):

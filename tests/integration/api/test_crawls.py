@@ -366,6 +366,9 @@ def test_moved_crawl_is_followed(valkey: Server) -> None:
         assert http.get("/v1/crawls/news/stats").json()["read_pages"] == 2
         listed = {crawl["name"]: crawl.get("moved_to") for crawl in http.get("/v1/crawls").json()["crawls"]}
         assert listed == {"default": None, "news": "news-2", "news-2": None}
+        assert http.get("/v1/crawls/news-2/stats").json()["read_pages"] == 2
+        assert http.put("/v1/crawls/news-2", json={}).status_code == 200
+        assert len(service.crawls.opened) == 1  # It takes memory once, no matter by which name it is asked.
         same, other = (http.put("/v1/crawls/news", json={"shards": shards}) for shards in (2, 1))
         assert (same.status_code, same.json()["made"], other.status_code) == (200, False, 409)
         target = http.delete("/v1/crawls/news-2", params={"confirm": "news-2"})
