@@ -337,13 +337,13 @@ class Backend:
         """Wait until all records below the positions have taken effect in every shard; later answers show that.
 
         Raises:
-            BadInput: they are of a log that a restored backup replaced, or beyond the end of the log.
+            BadInput: they are of another crawl, of a log that a restored backup replaced, or beyond the log's end.
             StoreUnavailable: the worker lags.
         """
         try:
             self._stored_log.check_era(positions)
         except BeingRestored:
-            raise BadInput("after: a backup was restored since, which replaced what was written then") from None
+            raise BadInput("after: it is of another crawl, or a backup was restored since") from None
         if self._waiting_below(positions):
             ends = self.log.ends(positions)
             if any(ends.get(partition, 0) < end for partition, end in positions.items()):

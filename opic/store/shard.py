@@ -37,8 +37,14 @@ SETTING_OF = {
     "normalize": "OPIC_NORMALIZE",
     "shards": "OPIC_SHARDS",
 }
-OTHER_RULES = "leave the setting out, or start a new store"
-MORE_SHARDS = "leave the setting out, or change it with `opic migrate NAME --shards N`"
+# How `opic migrate` changes a rule; the others are fixed for ever.
+MIGRATED = {
+    "shards": "--shards N",
+    "q": "--damping D",
+    "regrant_ppm": "--regrant SHARE",
+    "measures_max": "--history-measures N",
+    "inflow": "--no-inflow",
+}
 
 
 class Shard:
@@ -189,9 +195,11 @@ class Shard:
         for name, value in given.items():
             text = _text(value)
             if (kept := meta.get(name, "")) != text:
+                option = None if (name, text) == ("inflow", "1") else MIGRATED.get(name)
+                way = "start a new store" if option is None else f"change it with `opic migrate NAME {option}`"
                 raise StoreMismatch(
                     f"{SETTING_OF[name]} is {_as_given(name, text)}, but this store was made with "
-                    f"{_as_given(name, kept)}, which is fixed: {MORE_SHARDS if name == 'shards' else OTHER_RULES}"
+                    f"{_as_given(name, kept)}, which is fixed: leave the setting out, or {way}"
                 )
         shard = cls(client, keys, _rules(meta), bytes.fromhex(meta["secret"]), int(meta["shards"]))
         shard.restored, shard.era = meta.get("restored", ""), meta.get("era", "")

@@ -73,6 +73,22 @@ def test_new_crawl_has_one_shard_and_each_keeps_its_number(valkey: Server) -> No
         assert "change it with `opic migrate NAME --shards N`" in str(found.value)
 
 
+@pytest.mark.parametrize(
+    ("rule", "way"),
+    [
+        ({"damping": 0.7}, "change it with `opic migrate NAME --damping D`"),
+        ({"regrant": 0.5}, "change it with `opic migrate NAME --regrant SHARE`"),
+        ({"history_measures": 9}, "change it with `opic migrate NAME --history-measures N`"),
+        ({"inflow": False}, "change it with `opic migrate NAME --no-inflow`"),
+        ({"virtual": "continuous"}, "start a new store"),
+    ],
+)
+def test_other_rule_is_refused_with_the_way_to_change_it(valkey: Server, rule: dict[str, Any], way: str) -> None:
+    fed(valkey, "made")
+    with pytest.raises(StoreMismatch, match=f"leave the setting out, or {way}"):
+        Backend(Settings.load(store=valkey.url, crawl="made", **rule), valkey.url)
+
+
 def test_command_lists_and_deletes(valkey: Server) -> None:
     fed(valkey, "rehearsal")
 
