@@ -43,6 +43,7 @@ from opic.model.page_notes import depth_of, unpack_meta
 from opic.replica import Crawl
 from opic.replica.crawl import Place
 from opic.replica.effect import Head
+from opic.urls.canonical import host_of
 
 BATCH_SHARE: Final = 10  # If over 1 in 10 live pages is requested or leased, a batch ends at half its best page's cash.
 CANDIDATES_SPARE: Final = 16  # Spare pages for a single shard, at most twice as many as were refused last. They double
@@ -185,14 +186,17 @@ class FrontierScheduler:
         requests = [request for request, left in zip(every, gone, strict=True) if not left]
         if delays := {host: delay for request in requests for host, delay in request.crawl_delays.items()}:
             self.hot.report(delays)
-        parts = [part for index, request in enumerate(requests) for part in self._parts(index, request)]
+        hosts_given = [set[str]() for _ in requests]
+        parts = [
+            part for index, request in enumerate(requests) for part in self._parts(index, request, hosts_given[index])
+        ]
         self._lease(parts)
         if any(part.by.mode != requests[part.index].mode for part in parts):  # Fill up if pages of one mode ran out.
             missing = [request.wanted for request in requests]
             for part in parts:
                 missing[part.index] -= part.given
             rest = [
-                RequestPart.of(index, request, request.mode, missing[index])
+                RequestPart.of(index, request, request.mode, missing[index], hosts_given[index])
                 for index, request in enumerate(requests)
                 if request.mode == "any" and missing[index]
             ]
@@ -205,7 +209,8 @@ class FrontierScheduler:
         if self._rationed and not all(granted):  # No other pages are available, so lift the quotas.
             idle = [index for index, pages in enumerate(granted) if not pages]
             rest = [
-                RequestPart.of(index, requests[index], requests[index].mode, requests[index].wanted) for index in idle
+                RequestPart.of(index, requests[index], requests[index].mode, requests[index].wanted, hosts_given[index])
+                for index in idle
             ]
             self._lease(rest, idle=True)
             for part in rest:
@@ -215,7 +220,7 @@ class FrontierScheduler:
         answers = iter(self._answers.answers_to(requests, granted, as_of, rationed=self._rationed))
         return [self._answers.empty(as_of) if left else next(answers) for left in gone]
 
-    def _parts(self, index: int, request: PagesRequest) -> list[RequestPart]:
+    def _parts(self, index: int, request: PagesRequest, hosts_given: set[str]) -> list[RequestPart]:
         modes, share = {request.mode: request.wanted}, self.terms.share
         if request.mode == "any" and self.choices.ranking(request.mode) is not None:
             share = SHARE_BY_IMPORTANCE if share is None else share
@@ -229,13 +234,13 @@ class FrontierScheduler:
             discover = min(int(self._discoveries), request.wanted)
             self._discoveries -= discover
             modes = {"discover": discover, "refresh": request.wanted - discover}
-        return [RequestPart.of(index, request, mode, wanted) for mode, wanted in modes.items() if wanted]
+        return [RequestPart.of(index, request, mode, wanted, hosts_given) for mode, wanted in modes.items() if wanted]
 
     def _lease(self, parts: Sequence[RequestPart], *, idle: bool = False) -> None:
         """Lease pages for the parts, in turns, until all have what they asked for or no more are left."""
         self._rationed = False
         for turn in range(TURNS_MAX):
-            missing = [part for part in parts if part.left]
+            missing = RequestPart.due(parts)
             if turn and not missing:
                 break
             spare = min(2 * self._refused, CANDIDATES_SPARE) << min(turn, SPARE_DOUBLED_MAX)
@@ -248,9 +253,8 @@ class FrontierScheduler:
                     shard for shard, hot in enumerate(self.hot.shards) if every or now - hot.called_at >= IDLE_SECONDS
                 ]
                 calls += [ShardCall(shard) for shard in others if shard not in asked]
-            if not calls:
-                break
-            self._ask(calls, heads)
+            if calls:
+                self._ask(calls, heads)
 
     def _choose(self, parts: Sequence[RequestPart], spare: int, *, idle: bool) -> list[ShardCall]:
         """Choose pages for all parts, part by part, and some spare ones; hold them until the answer arrives."""
@@ -432,6 +436,8 @@ class FrontierScheduler:
             as_now = part.by.mode in by_cash and part.by.policy is None and choice.priority == 1
             key = cash_key if as_now else choice.key
             part.granted.append(Leased(lease, page, choice.host, key, choice.priority))
+            if part.request.host_pages is not None:
+                part.hosts_given.add(host_of(urls[shard_page]))
             part.left = 0 if part.by.hosts else part.left - 1  # With a limit on hosts, what the first choice gives.
         if self.admission is not None:
             shards = len(self.hot.shards)

@@ -5,6 +5,7 @@ import logging
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -182,6 +183,28 @@ def test_hosts_beyond_the_limit_are_not_delayed(tmp_path: Path) -> None:
         assert [len(found) for found in rounds] == [6, 6, 6, 0]
         assert [len({one.key for one in found}) for found in rounds] == [2, 2, 2, 0]
         assert len({one.key for found in rounds for one in found}) == 6
+
+
+@pytest.mark.parametrize(
+    ("limits", "keys"),
+    [
+        ({"max_urls_per_queue": 1, "max_queues": 3}, [1, 1, 1]),
+        ({"max_urls_per_queue": 1}, [1, 1, 1, 1]),
+        ({"max_urls_per_queue": 2, "max_queues": 2}, [2, 2]),
+        ({"max_urls_per_queue": 2, "max_queues": 100}, [2, 2, 2, 2]),
+    ],
+)
+def test_limit_of_a_queue_holds_for_read_and_unread_pages_together_where_hosts_have_no_delay(
+    tmp_path: Path, limits: dict[str, int], keys: list[int]
+) -> None:
+    with frontier(tmp_path / "data", host_delay_seconds=0, revisit_seconds=0) as (stub, service):
+        urls = [f"http://h{host}.example/{page}" for host in range(4) for page in range(20)]
+        stub.put([discovered(url) for url in urls])
+        stub.put([known(url, {"opic.links": urls}, date=1) for url in urls[::2]])
+        settled(service)
+        found = stub.take(**limits)
+        assert sorted(Counter(one.key for one in found).values()) == keys
+        assert len({one.url for one in found}) == len(found)
 
 
 def test_hosts_of_the_best_pages_come_first_each_with_its_best_pages(tmp_path: Path) -> None:
