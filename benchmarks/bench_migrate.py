@@ -37,7 +37,7 @@ from harness import write_result
 from workloads import SEED
 
 from opic.store.keys import Keys
-from opic.store.recognition import move_of
+from opic.store.recognition import move_of, noted_move
 
 PAGES_A_HOST: Final = 100
 TICK_SECONDS, AGAIN_SECONDS = 0.05, 0.02
@@ -175,7 +175,8 @@ class Killer:
         """Nothing is moved yet."""
         self._environment, self._client, self._random = one._environment, one.backend.crawl.client, random.Random(seed)
         self._name, self._left, self._moves = one.backend.settings.crawl, "", 0
-        self.seconds = inf  # Of a move that nobody kills, with the start of its process.
+        # How long it takes a process to begin a move, and a move that nobody kills to end, by the shards it leads to.
+        self.start_seconds, self.seconds = inf, dict[int, float]()
         self.outcomes: Counter[str] = Counter()
 
     async def move(self, shards: int, *, kill: bool) -> bool:
@@ -184,11 +185,17 @@ class Killer:
         to, began = f"moved-{self._moves}", time.perf_counter()
         words = ["migrate", to, "--shards", str(shards)]
         if kill:
-            await self._killed(*words)
-            await self._end()
+            await self._killed(shards, *words)
+            await self._end(shards)
         else:
-            await done(self._of_crawl(), *words)
-            self.seconds = min(self.seconds, time.perf_counter() - began)
+            process = await command(self._of_crawl(), *words)
+            await self._begun(process)
+            self.start_seconds = min(self.start_seconds, time.perf_counter() - began)
+            began = time.perf_counter()
+            _, said = await process.communicate()
+            if process.returncode:
+                raise SystemExit(f"opic migrate: exit {process.returncode}: {said.decode()}")
+            self.seconds[shards] = time.perf_counter() - began
         if moved := move_of(self._client, Keys(self._name, 0)) is not None:
             if self._left:  # All have followed to the one after it by now.
                 await done(self._of_crawl(), "crawls", "--delete", self._left, "--yes")
@@ -200,20 +207,29 @@ class Killer:
     def _of_crawl(self) -> dict[str, str]:
         return self._environment | {"OPIC_CRAWL": self._name}
 
-    async def _killed(self, *words: str) -> None:
-        process = await command(self._of_crawl(), *words)
+    async def _begun(self, process: asyncio.subprocess.Process) -> None:
+        """Wait until a process has noted its move."""
+        while process.returncode is None and noted_move(self._client, Keys(self._name, 0)) is None:
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _killed(self, shards: int, *words: str) -> None:
+        process, waits = await command(self._of_crawl(), *words), self._random.uniform(0, self.seconds[shards])
+        if words[1].startswith("--"):
+            waits += self.start_seconds
+        else:
+            await self._begun(process)
         with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), self._random.uniform(0, self.seconds))
+            await asyncio.wait_for(process.wait(), waits)
         if process.returncode is None:
             process.kill()
         await process.communicate()
         self.outcomes["killed" if process.returncode == -signal.SIGKILL else "was quicker"] += 1
 
-    async def _end(self) -> None:
+    async def _end(self, shards: int) -> None:
         """End what was killed, by a process that may be killed as well; see that one of the two is whole."""
         way = self._random.choice(("--resume", "--abort"))
         if self._random.random() < 0.5:
-            await self._killed("migrate", way)
+            await self._killed(shards, "migrate", way)
         for words in (way, "--resume"):  # What has taken over already can only be gone on with.
             process = await command(self._of_crawl(), "migrate", words)
             _, said = await process.communicate()
