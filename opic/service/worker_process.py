@@ -50,6 +50,8 @@ class Worker:
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.health, self._outage = settings, Health(), Outage(log)
+        # Who started this process has opened the crawl, and its rules need not be those of the environment.
+        self._ours = not is_child()
         self._done = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._done.set())
@@ -65,6 +67,7 @@ class Worker:
             except CrawlMoved as moved:
                 if moved.store:
                     raise
+                self.settings, self._ours = self.settings.with_crawl(moved.to), False
 
     def _run(self) -> None:
         settings = self.settings
@@ -76,11 +79,10 @@ class Worker:
             settings = self.settings = self._patiently(self._after_moves)
             known = KnownCrawls(settings)
             durability = Durability(settings.durability, settings.wait_replicas, settings.wait_seconds)
-            # Who started this process has opened the crawl, and its rules need not be those of the environment.
-            ours = not is_child()
             crawl = self._patiently(lambda: Crawl.open(
-                self._recognised(known), settings.crawl, settings.rules_given() if ours else {}, create=ours,
-                shards=settings.shards, durability=durability, yields=settings.yields, keep_links=settings.keep_links,
+                self._recognised(known), settings.crawl, settings.rules_given() if self._ours else {},
+                create=self._ours, shards=settings.shards, durability=durability, yields=settings.yields,
+                keep_links=settings.keep_links,
             ))  # fmt: skip
             known.keep(crawl.shards[0].secret)
             if (problem := self._patiently(lambda: durability_problem(crawl.client, durability))) is not None:
