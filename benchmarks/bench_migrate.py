@@ -7,7 +7,7 @@ no page was leased twice, the books balance.
 
 With `--kills`, the process of the move is killed at random moments instead, so many times, and what it began is ended
 by `--resume` or `--abort`, half of which are killed too. The books are looked at each time; a crawl that was moved is
-removed.
+removed. SIGTERM ends it early, with a result.
 """
 
 import argparse
@@ -248,8 +248,9 @@ async def kill(one: Any, url: str, rates: tuple[float, float], chain: Sequence[i
     traffic, steps, began = asyncio.create_task(crawlers.run(ended)), cycle(chain), time.perf_counter()
     for shards in chain:
         await killer.move(shards, kill=False)
-    shards, moves = next(steps), 0
-    while killer.outcomes["killed"] < kills:
+    shards, moves, interrupted = next(steps), 0, asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, interrupted.set)
+    while killer.outcomes["killed"] < kills and not interrupted.is_set():
         if await killer.move(shards, kill=True):
             shards, moves = next(steps), moves + 1
         print(f"{time.perf_counter() - began:6.0f} s  {dict(killer.outcomes)}, {moves} moved", flush=True)
