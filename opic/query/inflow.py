@@ -303,10 +303,8 @@ def _received(flows: PageFlows, numbers: Int64s, inside: Bools, shares: Float64s
 
 
 def _without_links(flows: PageFlows, numbers: Int64s) -> Bools:
-    """Return by position which pages had no links when they were last read."""
-    graph, pool = flows.graph, flows.kept.pool
-    without = graph.moves & (pool.counts_to(len(graph)) == 0)
-    without[[page for page in pool.unknown if page < len(graph)]] = False
+    """Return by position which read pages have no links in the known graph, such as one to a page that is gone."""
+    without = flows.graph.moves & (flows.graph.live == 0)
     by_position: Bools = np.append(without, False)[numbers]
     return by_position
 

@@ -44,6 +44,19 @@ def test_inflow_is_the_importance_sent_along_links_from_outside(
     assert found["outside_mass"] == pytest.approx(sum(share for page, share in shares.items() if page not in expected))
 
 
+def test_page_whose_links_all_lead_to_gone_pages_is_dangling_as_in_the_known_graph(valkey: Server) -> None:
+    web = Web(valkey, "dangling")
+    to_gone, to_live, to_itself, gone = PAGES[:4]
+    web.read(to_gone, [gone])
+    web.read(to_live, [to_gone])
+    web.read(to_itself, [to_itself])
+    web.read(gone, [], status=404)
+    query = asked(web.crawl)
+    dangling = query.importance([to_gone, to_itself], "exact")
+    found = inflow(query, host="outside.example", policy="exact")
+    assert found["dangling_mass"] == pytest.approx(sum(float(one["importance"]) for one in dangling if one))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("n", [1, 2, 10])
 def test_pages_forgotten_since_the_state_shown_are_left_out_and_end_no_list(
     valkey: Server, monkeypatch: pytest.MonkeyPatch, n: int
