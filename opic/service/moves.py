@@ -54,17 +54,27 @@ async def hold_while(stopped: Callable[[], bool]) -> None:
         await asyncio.sleep(LOOK_SECONDS_STOPPED)
 
 
-def after_moves(client: Client, settings: Settings) -> Settings:
-    """Return the settings with the crawl that is in the place of theirs now; without rules given for the former.
+def present_crawl(client: Client, crawl: str) -> str:
+    """Return the name of the crawl that is in the place of one now.
 
     Raises:
         CrawlMoved: that crawl is in another store.
     """
-    asked = settings.crawl
-    while (moved := move_of(client, Keys(settings.crawl, 0))) is not None:
+    while (moved := move_of(client, Keys(crawl, 0))) is not None:
         if moved.store:
             raise moved
-        settings = settings.with_crawl(moved.to)
-    if settings.crawl != asked:
-        log.warning("%s; going on with that one", CrawlMoved(asked, settings.crawl))
-    return settings
+        crawl = moved.to
+    return crawl
+
+
+def after_moves(client: Client, settings: Settings) -> Settings:
+    """Return the settings with the crawl that is in the place of theirs now; without rules given for the former.
+
+    Raises:
+        CrawlMoved: as of `present_crawl`.
+    """
+    present = present_crawl(client, settings.crawl)
+    if present == settings.crawl:
+        return settings
+    log.warning("%s; going on with that one", CrawlMoved(settings.crawl, present))
+    return settings.with_crawl(present)

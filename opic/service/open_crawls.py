@@ -20,7 +20,7 @@ from opic.ingest.heartbeats import ALIVE_SECONDS, workers_seen
 from opic.memory import memory_bytes
 from opic.service.backend import Backend
 from opic.service.known_crawls import KnownCrawls
-from opic.service.moves import Closing, after_moves, hold_while
+from opic.service.moves import Closing, hold_while, present_crawl
 from opic.service.stored_crawls import CrawlSize, check_removable, crawls_of, delete_crawl, make_crawl
 from opic.settings import Settings, topic_of
 from opic.store.connection import Client, store_errors
@@ -216,7 +216,8 @@ class OpenCrawls:
     def _opened(self, name: str) -> OpenCrawl:
         if (opened := self._named(name)) is None:
             self._check_stored(name)
-            opened = self._open_now(name)
+            present = present_crawl(self.first.backend.crawl.client, name)  # It may be open by another name.
+            opened = self.first if self.is_first(present) else self._named(present) or self._open_now(name)
         return opened
 
     def _open_now(self, name: str) -> OpenCrawl:
@@ -249,14 +250,14 @@ class OpenCrawls:
         elif (opened := self._open.get(name)) is not None and not self._leads(opened):
             self._forget(name)
         if self.is_first(name) or self._is_stored(name):
-            made = make_crawl(client, after_moves(client, settings).crawl, rules, settings.shards)
+            made = make_crawl(client, present_crawl(client, name), rules, settings.shards)
         else:
             self._check_room(name)
             check_topic(settings)
             KnownCrawls(settings).check(client)
             made = make_crawl(client, name, {**self._settings.rules_given(), **rules}, settings.shards)
-        if not self.is_first(name) and self._named(name) is None:
-            self._open_now(name)
+        if not self.is_first(name):
+            self._opened(name)
         return made
 
     def _removed(self, name: str) -> int:

@@ -375,6 +375,18 @@ def test_moved_crawl_is_followed(valkey: Server) -> None:
         assert target.status_code == 409  # The name of the former one leads to it.
 
 
+def test_moved_crawl_is_open_once_if_its_new_name_is_asked_first(valkey: Server) -> None:
+    with endpoint(valkey.url) as (_, http):
+        make(http, "news")
+    moved(valkey, "news", "news-2", shards=2)
+    for settings, opened in (({}, 1), ({"crawl": "news-2"}, 0)):
+        with endpoint(valkey.url, **settings) as (service, http):
+            answers = [http.get(f"/v1/crawls/{name}/stats").json() for name in ("news-2", "news", "news-2")]
+            assert {answer["crawl"] for answer in answers} == {"news-2"}
+            assert http.put("/v1/crawls/news", json={}).status_code == 200
+            assert len(service.crawls.opened) == opened
+
+
 def test_name_of_a_moved_crawl_is_free_once_it_is_removed(valkey: Server) -> None:
     with endpoint(valkey.url) as (_, http):
         client = valkey.client()
