@@ -68,6 +68,7 @@ class Outcome(StrEnum):
     DEAD = "dead"
 
 
+# Each has a journal record of its own: it is about classes or rounds, or forgets pages.
 ALONE: Final = (Outcome.CLASSES, Outcome.CLASSIFY, Outcome.COUNT, Outcome.FORGET)
 
 
@@ -206,13 +207,6 @@ class CheckedEvent:
         An alias counts among them: names of a page may redirect to each other for ever.
         """
         return (GIVEN_UP if self.give_up else 1) if self.outcome in (Outcome.FAILED, Outcome.ALIAS) else 0
-
-    @property
-    def stands_alone(self) -> bool:
-        """Tell whether its effect has a journal record of its own: it is about classes or rounds, or forgets pages."""
-        if self.transfer is not None:
-            return bool(self.transfer.classes)
-        return self.outcome in ALONE
 
 
 class CrawlEvent(Event, omit_defaults=True, forbid_unknown_fields=True):

@@ -18,7 +18,7 @@ from opic.errors import BadInput, OutOfOrder
 from opic.model.books import Books
 from opic.model.cash import CLASS_BITS, DAY_US, MILLION, ROUND_BITS, Flag, split
 from opic.model.classes import WeightClasses
-from opic.model.events import CheckedEvent, Outcome
+from opic.model.events import ALONE, CheckedEvent, Outcome
 from opic.model.series import ENTRY_ROUNDS, ENTRY_US, Entry
 from opic.model.transfer import NO_NUMBERS, Transfer
 from opic.replica.batch_page import NO_AMOUNTS, Amounts, BatchPage, batch_pages
@@ -61,9 +61,10 @@ class Batch:
             alone = False
             for event in events:
                 links += len(event.links) + len(event.seeds) + 1
+                alone |= event.outcome in ALONE
                 if event.transfer is not None:
                     links += len(event.transfer.urls)
-                alone |= event.stands_alone
+                    alone |= bool(event.transfer.classes)
             full = links > LINKS_A_BATCH_MAX or size > BYTES_A_BATCH_MAX
             if end > start and (full or alone):
                 break

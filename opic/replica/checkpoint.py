@@ -119,7 +119,7 @@ def pack_block(replica: Replica, block: int, fields: Iterable[str]) -> dict[str,
             image |= _pack_urls(replica, first, end)
         elif (column := BY_KEY[name]).kind is ColumnKind.DENSE:
             image[name] = getattr(columns, column.name)[first:end].astype(f"<{column.dtype}").tobytes()
-        elif columns.used(column.name):
+        elif len(getattr(columns, column.name)):
             image[name] = columns.pack(column.name, first, end)
     return image
 
@@ -147,8 +147,9 @@ def pack_names(replica: Replica, first_host: int) -> dict[str, bytes]:
     for number in range(first_host // NAMES_A_FIELD * NAMES_A_FIELD, len(replica.hosts), NAMES_A_FIELD):
         image[f"n{number // NAMES_A_FIELD}"] = pack_lines(replica.hosts.names[number : number + NAMES_A_FIELD])
     hosts = replica.host_failures
+    used = hosts.in_use()
     image |= {
-        column.key: hosts.pack(column.name, 0, len(replica.hosts)) for column in hosts.SPARSE if hosts.used(column.name)
+        column.key: hosts.pack(column.name, 0, len(replica.hosts)) for column in hosts.SPARSE if column.name in used
     }
     image["rest"] = msgpack.packb({name: pack(getattr(replica, name)) for name, (pack, _) in REST.items()})
     return image

@@ -31,7 +31,7 @@ def host_changes(
     `opic.model.ledger` does the same.
     """
     table, said = replica.host_failures, list(map(says_of_host, events))
-    if not table.used("times") and True not in said:
+    if not len(table.times) and True not in said:
         return {}
     now: dict[int, HostFailures] = {}
     for index, failed in enumerate(said):
@@ -115,7 +115,9 @@ def _spread(
         getattr(event, column.name) or (event.transfer is not None and getattr(event.transfer, column.name).any())
         for event in events
     )
-    if not given and not (columns.used(column.name) and columns.values_of(column.name, np.maximum(named.own, 0)).any()):
+    if not given and not (
+        len(getattr(columns, column.name)) and columns.values_of(column.name, np.maximum(named.own, 0)).any()
+    ):
         return NOTHING, ()
     own = np.array(named.own, np.int64)
     seeds = [np.array(pages, np.int64) for pages in named.seeds.values()]

@@ -50,12 +50,8 @@ class SparseColumns(Growing):
         for column in self.SPARSE:
             setattr(self, column.name, np.zeros(0, column.dtype))
 
-    def used(self, name: str) -> bool:
-        """Tell whether a column ever had another value than the default."""
-        return len(getattr(self, name)) > 0
-
     def in_use(self) -> set[str]:
-        """Return the names of the columns that are `used`."""
+        """Return the names of the columns that ever had another value than the default."""
         return {column.name for column in self.SPARSE if len(getattr(self, column.name))}
 
     def stored(self, name: str, ids: Ids) -> NDArray[Any]:

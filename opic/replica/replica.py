@@ -328,7 +328,7 @@ class Replica:
     def given_up(self, ids: Ids, patience: Patience) -> Bools | None:
         """Return a mask of the pages that are given up, or whose hosts are; None if nothing ever failed."""
         pages = self.failed_for_good(ids, patience)
-        if not self.host_failures.used("times"):
+        if not len(self.host_failures.times):
             return pages
         hosts = values_at(self.host_failures.given_up(patience), self.columns.host[ids], False)
         return hosts if pages is None else pages | hosts

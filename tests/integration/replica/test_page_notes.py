@@ -108,7 +108,7 @@ def test_crawl_without_depths_and_metadata_stores_none(valkey: Server) -> None:
     crawl.event(SEED, [NEAR, FAR])
     crawl.store.checkpoint()
     shard = crawl.store.shard
-    assert not crawl.store.replica.columns.used("nearness")
+    assert "nearness" not in crawl.store.replica.columns.in_use()
     assert not shard.client.exists(shard.keys.page_meta)
     assert not shard.client.hexists(shard.keys.block(0), "d")
     for _, fields in shard.client.xrange(shard.keys.journal):

@@ -31,7 +31,7 @@ def test_given_values_come_back_from_a_block_that_has_grown_and_undo_restores_th
         for page in ids:
             expected[page] = value
         assert columns.values_of(of.name, all_pages).tolist() == expected
-    assert columns.used(of.name) == any(said is not None for _, said in puts)
+    assert (of.name in columns.in_use()) == any(said is not None for _, said in puts)
     other.unpack(of.name, first, 2 * PAGES, columns.pack(of.name, first, PAGES))
     assert other.values_of(of.name, all_pages)[first:].tolist() == expected[first:]
     assert other.values_of(of.name, all_pages)[:first].tolist() == [of.default] * first
@@ -42,7 +42,7 @@ def test_column_of_defaults_takes_no_rows_and_no_bytes() -> None:
     columns.note("priority", np.array([7], np.uint32), np.array([1.0]), undo=None)
     columns.note("failures", np.array([7], np.uint32), np.array([0], np.uint8), undo=None)
     columns.reserve(100)
-    assert not any(columns.used(of.name) for of in SPARSE)
+    assert not columns.in_use()
     assert {columns.pack(of.name, 0, 100) for of in SPARSE} == {b""}
 
 
