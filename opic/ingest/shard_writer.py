@@ -220,11 +220,11 @@ class ShardWriter:
                 batch = Batch(self, inputs, start) if start < len(inputs) else None
                 names = [item.call for item in batch.items if item.record.call] if batch is not None else []
                 if names and sent is not None:  # `_seen` must include its calls.
-                    since, sent = self._confirmed(line, sent, on_step, since), None
+                    since, sent = self._confirm(line, sent, on_step, since), None
                 if batch is not None:
                     batch.decide(self._seen(line, names) if names else {})
                 if sent is not None:
-                    since, sent = self._confirmed(line, sent, on_step, since), None
+                    since, sent = self._confirm(line, sent, on_step, since), None
                 if batch is not None:
                     sent = self._append(line, batch)
                     start = batch.end
@@ -258,16 +258,10 @@ class ShardWriter:
             raise
         return sent
 
-    def _confirmed(
+    def _confirm(
         self, line: Line, sent: _Sent, on_step: Callable[[Step], object], since: tuple[float, int]
     ) -> tuple[float, int]:
         """Wait for the replies to a sent record, then report the step; `since` has the time and messages before it."""
-        self._confirm(line, sent)
-        now = time.perf_counter()
-        on_step(Step.of(sent.batch, now - since[0], line.sent - since[1]))
-        return now, line.sent
-
-    def _confirm(self, line: Line, sent: _Sent) -> None:
         reply = line.answer()
         if reply[0] == b"FULL":
             raise OutboxFull(
@@ -289,6 +283,9 @@ class ShardWriter:
             self._take_trim(sent.trim, line)
         if sent.written:
             self._take_written(sent.batch.effect.head, sent.written, line)
+        now = time.perf_counter()
+        on_step(Step.of(sent.batch, now - since[0], line.sent - since[1]))
+        return now, line.sent
 
     def _take_written(self, head: Head, written: Sequence[BlocksCall | LinksCall], line: Line) -> None:
         done, refusals = [], []

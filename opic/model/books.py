@@ -207,11 +207,29 @@ class Books:
         return max(self.importance_total(minted) + overdrawn, 1)
 
     def due(self, rules: CrawlRules) -> int:
-        """Return the amount due to each live page: its part of the pool, or a further grant once the last drained."""
+        """Return the grains due to each live page now: its part of the pool, or the share `regrant_ppm` of a grant.
+
+        A grant is due when the cash on open pages has fallen below `regrant_ppm` of one grant for each of them,
+        weighted. It is a share of one grant, not of all grants so far: that share would grow with each further grant,
+        so that the credit would grow exponentially with the reads, not linearly. Cash on pages that were never read
+        does not delay a grant (most pages of a crawl are never read). A grant waits while the pool can't pay it, and
+        while pages owe: what they take back comes first.
+        """
         if rules.continuous:
             # With many shards the pool may be negative for a while, if pages became known during a payout.
             return max(self.pool, 0) // self.live if self.live else 0
-        return self.grant_due(rules.regrant_ppm, rules.grant)
+        if not rules.regrant_ppm or not self.open:
+            return 0
+        one_each = rules.grant * self.open
+        if self.weighted:
+            one_each = sum(self.open_of(slot) * by_weight(rules.grant, extra) for slot, extra in enumerate(self.extra))
+        if abs(self.open_cash) * MILLION >= rules.regrant_ppm * one_each:
+            return 0
+        amount = rules.grant * rules.regrant_ppm // MILLION
+        cost = amount * self.live
+        if self.weighted:  # Rounded up for each page.
+            cost += sum((amount * e // MILLION + 1) * n for e, n in zip(self.extra, self.live_by, strict=True))
+        return amount if cost <= self.pool else 0
 
     def grant_all(self, amount: int) -> None:
         """Pay `amount` grains from the virtual page to every live page."""
@@ -220,28 +238,6 @@ class Books:
         more, more_open = self._difference(before) if before else (amount * self.live, amount * self.open)
         self.pool -= more
         self.open_cash += more_open
-
-    def grant_due(self, regrant_ppm: int, grant: int) -> int:
-        """Return the grains to grant to every live page now: 0, or the share `regrant_ppm` of a grant.
-
-        A grant is due when the cash on open pages has fallen below `regrant_ppm` of one grant for each of them,
-        weighted. It is a share of one grant, not of all grants so far: that share would grow with each further grant,
-        so that the credit would grow exponentially with the reads, not linearly. Cash on pages that were never read
-        does not delay a grant (most pages of a crawl are never read). A grant waits while the pool can't pay it, and
-        while pages owe: what they take back comes first.
-        """
-        if not regrant_ppm or not self.open:
-            return 0
-        one_each = grant * self.open
-        if self.weighted:
-            one_each = sum(self.open_of(slot) * by_weight(grant, extra) for slot, extra in enumerate(self.extra))
-        if abs(self.open_cash) * MILLION >= regrant_ppm * one_each:
-            return 0
-        amount = grant * regrant_ppm // MILLION
-        cost = amount * self.live
-        if self.weighted:  # Rounded up for each page.
-            cost += sum((amount * e // MILLION + 1) * n for e, n in zip(self.extra, self.live_by, strict=True))
-        return amount if cost <= self.pool else 0
 
     def sweeps_left(self, rules: CrawlRules) -> float | None:
         """Forecast how often all read pages can be read again before the pool is empty or the clock is at its limit.

@@ -66,7 +66,7 @@ def near_the_append(seen: Iterable[str]) -> list[str]:
     """The statements where a crash has most to break: from before a record is sent until all of it is confirmed."""
     found = []
     for owner, file, functions in (
-        (ShardWriter, "shard_writer.py", ("_stream", "_append", "_confirmed", "_confirm", "_take_trim")),
+        (ShardWriter, "shard_writer.py", ("_stream", "_append", "_confirm", "_take_trim")),
         (Checkpointer, "checkpointer.py", ("confirm", "trimmed")),
     ):
         for name in functions:

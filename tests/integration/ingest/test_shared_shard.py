@@ -142,9 +142,10 @@ def test_worker_after_refused_appends_has_the_state_of_an_undisturbed_one(
     order: list[tuple[str, list[Record]]] = []
     confirm = ShardWriter._confirm
 
-    def confirming(store: ShardWriter, line: Line, sent: Any) -> None:
-        confirm(store, line, sent)
+    def confirming(store: ShardWriter, line: Line, sent: Any, *args: Any) -> Any:
+        since = confirm(store, line, sent, *args)
         order.extend((one.partition, [one.record]) for one in sent.batch.inputs)
+        return since
 
     shard = Shard.open(servers.client())
     store, other = (ShardWriter(Shard.open(servers.client()), journal_bytes=journal_bytes) for _ in range(2))

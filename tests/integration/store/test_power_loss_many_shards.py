@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -92,10 +93,11 @@ class PowerLoss:
             if self.rng.random() < chance:
                 raise Crash("before" if before else "after")
 
-        def confirming(store: ShardWriter, *args: object) -> None:
+        def confirming(store: ShardWriter, *args: Any) -> Any:
             at_random(True)
-            confirm(store, *args)  # type: ignore[arg-type]
+            since = confirm(store, *args)
             at_random(False)
+            return since
 
         def passing(shard: Shard) -> None:
             at_random(True)

@@ -100,10 +100,11 @@ def watched() -> Iterator[dict[tuple[str, int], list[Input]]]:
     taken: dict[tuple[str, int], list[Input]] = {}
     confirm = ShardWriter._confirm
 
-    def noting(store: ShardWriter, line: Any, sent: Any) -> None:
+    def noting(store: ShardWriter, line: Any, sent: Any, *args: Any) -> Any:
         inputs = [replace(one) for one in sent.batch.inputs]  # Those of the batch let go of their events.
-        confirm(store, line, sent)
+        since = confirm(store, line, sent, *args)
         taken.setdefault((store.shard.keys.crawl, store.shard.number), []).extend(inputs)
+        return since
 
     with patch.object(ShardWriter, "_confirm", noting):
         yield taken

@@ -98,8 +98,8 @@ def test_a_further_grant_is_due_once_open_pages_hold_less_than_its_share_of_one_
     threshold = one_each // 100 + 1  # Ten open pages, one per cent, rounded up.
     full = Books(pool=MINTED_GRAINS, credit=credit, live=50, open=10, open_cash=threshold)
     drained = replace(full, open_cash=threshold - 1)
-    assert full.grant_due(10_000, GRANT_GRAINS) == 0
-    assert drained.grant_due(10_000, GRANT_GRAINS) == GRANT_GRAINS // 100
+    assert full.due(RULES) == 0
+    assert drained.due(RULES) == GRANT_GRAINS // 100
 
 
 def test_the_grant_that_open_pages_have_to_drain_below_is_by_weight() -> None:
@@ -107,30 +107,30 @@ def test_the_grant_that_open_pages_have_to_drain_below_is_by_weight() -> None:
     books = Books(pool=2**62, credit=50 * GRANT_GRAINS, live=10, open=10, known_by=by, live_by=by, open_by=by)
     books.extra = (0, 2 * MILLION, 0, 0, 0, 0, 0, 0)  # Four pages of weight 3.
     threshold = (6 + 4 * 3) * GRANT_GRAINS // 2
-    assert replace(books, open_cash=threshold).grant_due(500_000, GRANT_GRAINS) == 0
-    assert replace(books, open_cash=threshold - 1).grant_due(500_000, GRANT_GRAINS) == GRANT_GRAINS // 2
-    assert replace(books, open_cash=1 - threshold).grant_due(500_000, GRANT_GRAINS) == GRANT_GRAINS // 2
+    assert replace(books, open_cash=threshold).due(CrawlRules(regrant_ppm=500_000)) == 0
+    assert replace(books, open_cash=threshold - 1).due(CrawlRules(regrant_ppm=500_000)) == GRANT_GRAINS // 2
+    assert replace(books, open_cash=1 - threshold).due(CrawlRules(regrant_ppm=500_000)) == GRANT_GRAINS // 2
 
 
 def test_cash_on_pages_that_were_never_read_holds_no_grant_back() -> None:
     books = Books(pool=MINTED_GRAINS, credit=GRANT_GRAINS, live=10**6, open=1)
-    assert books.grant_due(RULES.regrant_ppm, RULES.grant) > 0
+    assert books.due(RULES) > 0
 
 
 def test_nothing_is_granted_before_a_page_was_read() -> None:
-    assert Books(pool=MINTED_GRAINS, credit=GRANT_GRAINS, live=9).grant_due(RULES.regrant_ppm, RULES.grant) == 0
+    assert Books(pool=MINTED_GRAINS, credit=GRANT_GRAINS, live=9).due(RULES) == 0
 
 
 def test_regrant_0_never_grants_again() -> None:
     books = Books(pool=MINTED_GRAINS, credit=GRANT_GRAINS, live=9, open=9)
-    assert books.grant_due(0, GRANT_GRAINS) == 0
+    assert books.due(CrawlRules(regrant_ppm=0)) == 0
 
 
 def test_a_pool_that_cannot_pay_every_live_page_waits() -> None:
     amount = GRANT_GRAINS // 100
     books = Books(pool=9 * amount, credit=GRANT_GRAINS, live=9, open=9)
-    assert books.grant_due(RULES.regrant_ppm, GRANT_GRAINS) == amount
-    assert replace(books, pool=9 * amount - 1).grant_due(RULES.regrant_ppm, GRANT_GRAINS) == 0
+    assert books.due(RULES) == amount
+    assert replace(books, pool=9 * amount - 1).due(RULES) == 0
 
 
 # Paid at once.
@@ -444,9 +444,7 @@ def test_a_page_that_changes_its_class_pays_or_gets_the_difference_to_the_grain(
 def test_whether_a_grant_is_due_is_decided_by_exact_products(open_cash: int, opened: int) -> None:
     """open_cash * 10^6 passes 2^81."""
     books = Books(pool=2**62, credit=GRANT_GRAINS, live=1, open=opened, open_cash=open_cash)
-    assert bool(books.grant_due(10_000, GRANT_GRAINS)) == (
-        Fraction(open_cash, opened * GRANT_GRAINS) < Fraction(1, 100)
-    )
+    assert bool(books.due(RULES)) == (Fraction(open_cash, opened * GRANT_GRAINS) < Fraction(1, 100))
 
 
 def test_the_bound_near_2_to_the_62_equals_the_bound_of_scaled_down_totals() -> None:
