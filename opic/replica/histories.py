@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.arrays import Int64s, Uint32s, turns
+from opic.arrays import Int64s, Uint32s
 from opic.model.cash import ANCHOR_ROUNDS, Anchor, CrawlRules, PageMeasure
 from opic.model.ledger_page import COLUMNS, ColumnKind
 from opic.replica.columns import Growing, Undo
@@ -98,7 +98,14 @@ class Histories:
         self.count, self.slot_count = count, slot_count
 
     def read(  # noqa: PLR0917 - columns of one table
-        self, rows: Uint32s, clock: Int64s, cash: Int64s, at_us: Int64s, digest: NDArray[np.uint64], undo: Undo | None
+        self,
+        rows: Uint32s,
+        clock: Int64s,
+        cash: Int64s,
+        at_us: Int64s,
+        digest: NDArray[np.uint64],
+        turn: tuple[Int64s, Int64s],
+        undo: Undo | None,
     ) -> None:
         """Record reads, in the order of the log. All arrays have shape (n,).
 
@@ -108,9 +115,10 @@ class Histories:
             cash: cash spent by each read; negative if the page owed, and the measure is then 0.
             at_us: time of each fetch.
             digest: digest of the page's links at each read.
+            turn: `turns` of the rows, or of the pages.
             undo: receives the old values; may be None.
         """
-        order, nth = turns(rows)
+        order, nth = turn
         if undo is not None:
             undo.keep(self.rows, rows, "spent", "digest", "reads", "newest", "kept")
             if self.rules.continuous:

@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from opic.arrays import Int64s, Uint32s, turns
+from opic.arrays import Int64s, Uint32s
 from opic.replica.columns import Undo
 from opic.replica.effect import Effect
 from opic.replica.page_columns import PageColumns
@@ -34,6 +34,7 @@ def note_yields(  # noqa: PLR0917 - columns of one table
     new: Int64s,
     at_us: Int64s,
     before_us: Int64s,
+    turn: tuple[Int64s, Int64s],
     undo: Undo | None,
 ) -> None:
     """Record reads, in the order of the log. All arrays have shape (n,).
@@ -45,12 +46,13 @@ def note_yields(  # noqa: PLR0917 - columns of one table
         new: number of new links of each read.
         at_us: time of each fetch.
         before_us: time of the page's last fetch before these; 0 for none.
+        turn: `turns` of the pages.
         undo: receives the old values; may be None.
     """
     if not len(pages):
         return
     seen, rate = columns.keep(pages, undo, "seen", "rate")
-    order, nth = turns(pages)
+    order, nth = turn
     before, again = before_us[order], np.flatnonzero(nth)
     before[again] = at_us[order][again - 1]
     for wave in range(int(nth.max()) + 1):  # Usually one wave: each page is read once.
@@ -61,36 +63,29 @@ def note_yields(  # noqa: PLR0917 - columns of one table
         rate[ids] = np.where(last_us == 0, 0.0, new[positions] / seconds)
 
 
-def links_by_read(effect: Effect) -> Int64s:
-    """Return how many links each read of an effect shows, (n,): with those to other shards where links are kept."""
-    counts = effect.read_links.astype(np.int64)
-    if len(effect.far_counts):
-        counts[effect.kept_from :] += effect.far_counts
-    return counts
+def counts_by_read(effect: Effect) -> tuple[Int64s, Int64s]:
+    """Return how many links each read of an effect shows, and how many of them are new, (n,) each.
 
-
-def new_by_read(effect: Effect) -> Int64s:
-    """Return how many new links each read of an effect shows, (n,)."""
-    counts = _discovered(effect)
-    if len(effect.compared):
-        links, of_kept = effect.kept(), counts[effect.kept_from :]
-        rows = np.arange(len(links))
-        new = np.bincount(np.repeat(rows, links.near_counts)[links.near_new], minlength=len(rows))
-        new += np.bincount(np.repeat(rows, links.far_counts)[links.far_new], minlength=len(rows))
-        of_kept[effect.compared] = new[effect.compared]
-    return counts
-
-
-def _discovered(effect: Effect) -> Int64s:
-    """Return how many pages became known by each read of an effect, (n,)."""
-    reads = len(effect.read_page)
+    Where links are kept, those to other shards count too.
+    """
+    shown = effect.read_links.astype(np.int64)
+    reads = len(shown)
     if not reads:
-        return np.zeros(0, np.int64)
-    of_read = np.repeat(np.arange(reads), effect.read_links)
+        return shown, shown
+    of_read = np.repeat(np.arange(reads), shown)
     new_links = np.flatnonzero(effect.links >= effect.first_page)
     targets, first = np.unique(effect.links[new_links], return_index=True)
     by = of_read[new_links][first]
     own, own_first = np.unique(effect.read_page, return_index=True)  # A page that is read before is known by then.
     positions = np.minimum(np.searchsorted(own, targets), len(own) - 1)
     read_before = (own[positions] == targets) & (own_first[positions] < by)
-    return np.bincount(by[~read_before], minlength=reads)
+    new = np.bincount(by[~read_before], minlength=reads)
+    if len(effect.far_counts):
+        shown[effect.kept_from :] += effect.far_counts
+    if len(effect.compared):
+        links, of_kept = effect.kept(), new[effect.kept_from :]
+        rows = np.arange(len(links))
+        unseen = np.bincount(np.repeat(rows, links.near_counts)[links.near_new], minlength=len(rows))
+        unseen += np.bincount(np.repeat(rows, links.far_counts)[links.far_new], minlength=len(rows))
+        of_kept[effect.compared] = unseen[effect.compared]
+    return shown, new

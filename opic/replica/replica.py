@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.arrays import Bools, Int64s, Uint8s, Uint32s, Uint64s, distinct, values_at
+from opic.arrays import Bools, Int64s, Uint8s, Uint32s, Uint64s, distinct, turns, values_at
 from opic.errors import StoreUnavailable
 from opic.model.books import Books
 from opic.model.cash import HEARD_OF, MILLION, CrawlRules, Flag
@@ -36,7 +36,7 @@ from opic.replica.hosts import HostTable
 from opic.replica.index import FingerprintIndex
 from opic.replica.page_changes import note_changed_links
 from opic.replica.page_columns import BY_NAME, YIELDS, HostColumns, Ids, PageColumns
-from opic.replica.page_yields import links_by_read, new_by_read, note_yields
+from opic.replica.page_yields import counts_by_read, note_yields
 from opic.replica.url_tail import UrlTail
 
 PAGES_A_BLOCK = 4_080  # Pages per block of a checkpoint: an int64 column fits the allocator's 32 KiB size class.
@@ -222,15 +222,17 @@ class Replica:
         pages, clock, cash, at_us, digest, number = due(reads)
         gone, times, until_us = due((effect.gone_page, effect.gone_times, effect.gone_until_us))
         both = np.concatenate((pages, gone)) if len(gone) else pages
-        columns, histories = self.columns, self.histories
+        if not len(both):
+            return
+        columns, histories, turn = self.columns, self.histories, turns(pages)
         # Before the reads are recorded: both columns need the read before.
         kept = number >= effect.kept_from if effect.kept_from >= 0 else number < 0
         if len(pages) and (self.keeps_yields or kept.any()):
             read_rows = columns.row[pages]
             before_us, before = histories.last_read_us(read_rows), histories.rows.digest[read_rows]
             if self.keeps_yields:
-                links, new = links_by_read(effect)[number], new_by_read(effect)[number]
-                note_yields(columns, pages, links, new, at_us, before_us, undo)
+                links, new = counts_by_read(effect)
+                note_yields(columns, pages, links[number], new[number], at_us, before_us, turn, undo)
             effect.other_links = digest != before
             if kept.any():
                 reads_kept = pages[kept], at_us[kept], digest[kept], before_us[kept], before[kept]
@@ -242,7 +244,7 @@ class Replica:
                 undo.keep(columns, first, "row")
             columns.row[first] = histories.add(len(first))
         if len(pages):
-            histories.read(columns.row[pages], clock, cash, at_us, digest, undo)
+            histories.read(columns.row[pages], clock, cash, at_us, digest, turn, undo)
         if len(gone):
             histories.go(columns.row[gone], times, until_us, undo)
 

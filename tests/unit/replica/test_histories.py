@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from opic.arrays import turns
 from opic.model.cash import CONTINUOUS, Anchor, CrawlRules, PageMeasure, roll
 from opic.replica.columns import Undo
 from opic.replica.histories import Histories
@@ -64,6 +65,7 @@ class Model:
             np.array(cash_, np.int64),
             np.array(at, np.int64),
             np.array(digests, np.uint64),
+            turns(np.array(pages)),
             undo,
         )
 

@@ -5,12 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from opic.arrays import turns
 from opic.model.books import Books
 from opic.model.cash import CrawlRules
 from opic.replica.columns import Undo
 from opic.replica.effect import Effect
 from opic.replica.page_columns import YIELDS, PageColumns
-from opic.replica.page_yields import new_by_read, note_yields
+from opic.replica.page_yields import counts_by_read, note_yields
 
 SECOND_US = 1_000_000
 FIRST_NEW = 5  # Pages from here on are new in the record.
@@ -36,7 +37,9 @@ def test_page_is_discovered_by_the_first_read_that_links_to_it_unless_it_was_rea
         known.add(page)
         expected.append(len(targets - known))
         known |= targets
-    assert new_by_read(effect_of(reads)).tolist() == expected
+    shown, new = counts_by_read(effect_of(reads))
+    assert shown.tolist() == [len(targets - {page}) for page, targets in reads]
+    assert new.tolist() == expected
 
 
 HISTORY = st.lists(
@@ -62,6 +65,7 @@ def test_counts_equal_a_plain_table_and_undo_restores_them(
                 np.minimum(new, links),
                 at * SECOND_US,
                 before_us,
+                turns(pages),
                 undo,
             )
             if undo is not None:
