@@ -36,6 +36,7 @@ from opic.ops.restore import restore
 from opic.replica import Crawl as Shards
 from opic.service.embedded import CONFIG
 from opic.store import connect
+from opic.store.connection import Line
 from opic.store.durability import Durability
 
 NEW_SHARE = 0.1
@@ -131,7 +132,7 @@ class Fed:
         for at in range(0, len(records), batch):
             self.store.apply(PARTITION, records[at : at + batch])
             if self._waitaof:
-                line = self.shard.line()
+                line = Line(self.shard.client, self.shard.keys.head)
                 line.send(["SET", self.shard.keys.barrier, "1"], ["WAITAOF", 1, 1, 5_000])
                 if line.answers(2)[1] != [1, 1]:
                     raise SystemExit("the replica did not sync within 5 s")

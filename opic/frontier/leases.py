@@ -20,6 +20,7 @@ from opic.replica.effect import Head
 from opic.replica.follow import head_of
 from opic.store import Keys, Shard
 from opic.store.cluster import MOVING_SECONDS, PAUSE_SECONDS
+from opic.store.connection import Line
 from opic.store.durability import await_durable
 from opic.store.keys import of_call
 from opic.urls.canonical import shown
@@ -274,7 +275,7 @@ def await_leases(
 
 
 def _await_shard(shard: Shard, written: Sequence[_Written], granted_in: bytes, durable: set[bytes]) -> None:
-    with closing(shard.line()) as line:
+    with closing(Line(shard.client, shard.keys.head)) as line:
         if line.run_id != granted_in:
             line.send(*(["ZSCORE", key, member] for key, member, _ in written))
             scores = line.answers(len(written))

@@ -355,7 +355,7 @@ class ShardWriter:
 
     def _line(self) -> Line:
         """Open a pipelined connection. If the server has restarted, reload everything first."""
-        line = self.shard.line()
+        line = Line(self.shard.client, self.shard.keys.head)
         if line.run_id != self.shard.run_id:
             try:
                 self._begin_run(line.run_id)

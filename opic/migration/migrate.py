@@ -37,7 +37,7 @@ from opic.replica.crawl import Crawl
 from opic.replica.effect import Effect
 from opic.replica.stored_links import read_links
 from opic.service.stored_crawls import check_may_remove, remove_keys
-from opic.store.connection import Client, ask, store_errors
+from opic.store.connection import Client, Line, ask, store_errors
 from opic.store.durability import Durability, await_durable
 from opic.store.keys import CRAWL_NAME, Keys
 from opic.store.library import primaries
@@ -367,7 +367,7 @@ def finish(first: Shard, count: int, to: Client, migration: Migration, shards: i
         StoreUnavailable: the end of the old crawl is not durable in time: repeat it.
     """
     if first.durability.wanted:
-        with closing(first.line()) as line, store_errors():
+        with closing(Line(first.client, first.keys.head)) as line, store_errors():
             await_durable(line, first.keys, first.durability)
     others = [Keys(first.keys.crawl, number) for number in range(1, count)]  # The first was, with the end.
     stop(first.client, others, migration.token, FOREVER_SECONDS)

@@ -139,7 +139,7 @@ class Shard:
         with store_errors():
             stored = self.client.hgetall(self.keys.meta)
         check_not_moved(self.keys, stored)
-        if stored.get(b"secret") == self._hex_secret:
+        if stored.get(b"secret") == self.secret.hex().encode():
             self.era = stored.get(b"era", b"").decode()
             return
         if b"restoring" in stored:
@@ -149,13 +149,9 @@ class Shard:
         made = self._opened(self.client, self.keys, stored, self.given())
         self.secret, self.restored, self.era = made.secret, made.restored, made.era
 
-    @property
-    def _hex_secret(self) -> bytes:
-        return self.secret.hex().encode()
-
     def _check_same(self, stored: Mapping[bytes, bytes]) -> None:
         """Refuse metadata that is not of the crawl that was opened, nor of one that has knowingly replaced it."""
-        if stored.get(b"secret") == self._hex_secret:
+        if stored.get(b"secret") == self.secret.hex().encode():
             return
         label = f"shard {self.number} of {self.shards}"
         if b"secret" not in stored:
@@ -217,10 +213,6 @@ class Shard:
         meta["era"] = era or secrets.token_hex(ERA_BYTES)
         client.execute_command(*of_call("init", (keys.meta, keys.books), _flat(meta), _flat(books.flat())))
 
-    def line(self) -> Line:
-        """Open a pipelined connection to the server of this shard."""
-        return Line(self.client, self.keys.head)
-
     def run_now(self) -> bytes:
         """Return the current run id of this shard's server."""
         return run_of(self.client, self.keys.head)
@@ -236,7 +228,7 @@ class Shard:
         """
         if not self.durability.wanted:
             return
-        with closing(self.line()) as line:
+        with closing(Line(self.client, self.keys.head)) as line:
             if line.run_id != (self.run_id if run_id is None else run_id):
                 raise StoreUnavailable(f"shard {self.number} is served by another run of the store than a moment ago")
             await_durable(line, self.keys, self.durability)
