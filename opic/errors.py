@@ -61,7 +61,7 @@ class BadInput(OpicError):
 
 
 class BadEvent(BadInput):
-    """A crawl event is invalid; the message is the reason stored with the dead letter."""
+    """A crawl event, or what seeds get, is invalid; the message is the reason stored with the dead letter."""
 
 
 class BadFraming(BadInput):

@@ -133,7 +133,7 @@ def check_event(event: CrawlEvent, now_us: int, limits: EventLimits) -> CheckedE
         url = limits.canonical(event.url)
     except BadUrl as error:
         raise BadEvent(f"url {error}") from None
-    meta, priority = _noted(event)
+    meta, priority = None if event.meta is None else pack_meta(event.meta), check_priority(event.priority)
     if event.retry_after is not None and not 0 <= event.retry_after <= RETRY_AFTER_SECONDS_MAX:
         raise BadEvent(f"retry_after {event.retry_after} is not a number of seconds from 0 to a year, 31,536,000")
     at_us, held_us = time_us(event.fetched_at, now_us), not_before_us(event.not_before)
@@ -200,13 +200,6 @@ def first_links(page: str, links: Sequence[str], limits: EventLimits) -> tuple[l
             if len(targets) <= limits.links_max + 1:
                 first.append(link)
     return first, max(0, len(targets) - 1 - limits.links_max) + max(0, len(links) - LINKS_SEEN_MAX)
-
-
-def _noted(given: CrawlEvent | SeedList) -> tuple[bytes | None, float | None]:
-    try:
-        return None if given.meta is None else pack_meta(given.meta), check_priority(given.priority)
-    except BadInput as error:
-        raise BadEvent(str(error)) from None
 
 
 def decode_record(partition: str, record: Record, limits: EventLimits) -> CheckedEvent:
@@ -323,7 +316,8 @@ def check_seeds(given: SeedList, now_us: int, limits: EventLimits) -> CheckedEve
         BadInput: one of the URLs, or what they get, is invalid.
     """
     urls = [limits.canonical(url) for url in given.urls]
-    (meta, priority), trust, held_us = _noted(given), check_trust(given.trust), not_before_us(given.not_before)
+    meta, priority = None if given.meta is None else pack_meta(given.meta), check_priority(given.priority)
+    trust, held_us = check_trust(given.trust), not_before_us(given.not_before)
     return CheckedEvent(
         Outcome.SEEDS, seeds=tuple(dict.fromkeys(urls)), at_us=now_us, nearness=nearness_of(given.depth), meta=meta,
         trust=trust, not_before_us=held_us, priority=priority,

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgpack
 
-from opic.errors import BadInput
+from opic.errors import BadEvent
 from opic.messages.terms import DEPTH_MAX, META_BYTES_MAX
 
 OK: Final = 200
@@ -29,10 +29,10 @@ def check_priority(priority: float | None) -> float | None:
     """Return a priority that can be taken.
 
     Raises:
-        BadInput: it is not a number from PRIORITY_MIN to PRIORITY_MAX.
+        BadEvent: it is not a number from PRIORITY_MIN to PRIORITY_MAX.
     """
     if priority is not None and not PRIORITY_MIN <= priority <= PRIORITY_MAX:  # NaN fails every comparison.
-        raise BadInput(
+        raise BadEvent(
             f"priority {priority} must be over 0: from {PRIORITY_MIN:g} to {PRIORITY_MAX:g}; 1 is the default"
         )
     return priority
@@ -99,14 +99,14 @@ def pack_meta(meta: Mapping[str, str]) -> bytes:
     """Serialise the metadata of a page; b"" if there is none.
 
     Raises:
-        BadInput: it is over META_BYTES_MAX, or not text.
+        BadEvent: it is over META_BYTES_MAX, or not text.
     """
     try:
         size = sum(len(text.encode()) for pair in meta.items() for text in pair)
     except UnicodeEncodeError as error:
-        raise BadInput(f"meta is not text: {error}") from None
+        raise BadEvent(f"meta is not text: {error}") from None
     if size > META_BYTES_MAX:
-        raise BadInput(
+        raise BadEvent(
             f"meta has {size:,} bytes, names and values together; a page keeps at most {META_BYTES_MAX:,}: send an id, "
             "and keep the rest elsewhere"
         )
