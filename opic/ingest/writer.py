@@ -448,7 +448,7 @@ class Writer:
         rounds = RoundCount(whole.rounds, whole.clock, whole.live)
         if not rules.continuous and whole.round_count.due(rounds):  # Else they follow from the clock.
             self._record(COUNTS, parts, msgspec.msgpack.encode(rounds), "count")
-        grant = payout_due(parts, rules)
+        grant = payout_due(parts, whole, rules)
         if grant:
             self._record(GRANTS, parts, str(grant).encode(), "grant")
         return delivered + bool(grant)

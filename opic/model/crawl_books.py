@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 
 from opic.model.books import BALANCE_LIMIT, Books
 from opic.model.cash import CLASSES_MAX, CrawlRules, by_weight
@@ -26,17 +27,15 @@ def same_weights(parts: Sequence[Books]) -> bool:
     return len({part.extra for part in parts}) == 1
 
 
-def payout_due(parts: Sequence[Books], rules: CrawlRules) -> int:
-    """Return the grains due to every live page of a crawl of many shards; 0 if nothing is due.
+def payout_due(parts: Sequence[Books], whole: Books, rules: CrawlRules) -> int:
+    """Return the grains due to every live page of a crawl of many shards, whose books merged are `whole`; 0 for none.
 
     Nothing is due until the last payout and the last weights have reached every shard. Cash in flight between shards
     counts as not spent yet.
     """
     if len({books.credit for books in parts}) > 1 or not same_weights(parts):
         return 0
-    whole = Books.merged(parts, rules)
-    whole.open_cash += abs(whole.net)
-    return whole.due(rules)
+    return replace(whole, open_cash=whole.open_cash + abs(whole.net)).due(rules)
 
 
 def grants_due_of(parts: Sequence[Books]) -> int:

@@ -142,4 +142,7 @@ class CrawlShards:
         if waiting := self.waiting():
             return waiting
         books = self.books()  # Read after the outboxes: a grant decided in between is visible in the credits.
-        return int(len({part.credit for part in books}) > 1 or payout_due(books, self.rules) > 0)
+        return int(
+            len({part.credit for part in books}) > 1
+            or payout_due(books, Books.merged(books, self.rules), self.rules) > 0
+        )

@@ -87,10 +87,7 @@ CODECS: Final[Mapping[str, Codec]] = {
     "noted": (_pack_noted, _unpack_noted),
     "entries": ENTRIES,
     "metas": (pages_by_meta, lambda packed: {page: meta for meta, pages in packed for page in pages}),
-    "trusted": (
-        lambda weights: weights is not None and [pack_weights(weights)],
-        lambda packed: unpack_weights(*packed),
-    ),
+    "trusted": (lambda weights: [pack_weights(weights)], lambda packed: unpack_weights(*packed)),
     "kept_from": (partial(add, 1), partial(add, -1)),
 }
 
@@ -198,7 +195,7 @@ class Effect:
         for name in PARTS:
             value, dtype = getattr(self, name), DTYPES.get(name)
             if dtype is None:
-                value = CODECS[name][0](value) if name in CODECS else value
+                value = CODECS[name][0](value) if name in CODECS and value is not None else value
             elif not len(value):
                 continue
             elif dtype == FLAGS:
