@@ -135,11 +135,17 @@ def _invalid(url: str, what: str) -> SettingsError:
 
 
 @contextmanager
-def store_errors() -> Iterator[None]:
-    """Translate redis-py's exceptions into StoreError and its subclasses."""
+def store_errors(cluster: Cluster | None = None) -> Iterator[None]:
+    """Translate redis-py's exceptions into StoreError and its subclasses.
+
+    Args:
+        cluster: reads its slot table again for the next line, after a redirection or a lost connection.
+    """
     try:
         yield
     except (redis.RedisError, RedisClusterException) as error:
+        if cluster is not None and isinstance(error, AWAY):
+            cluster.outdated = True
         raise _ours(error) from error
 
 
@@ -224,7 +230,7 @@ class Line:
         self._client, self._cluster = client, client if isinstance(client, Cluster) else None
         self._open = 0  # Outstanding replies.
         self.sent = 0  # Messages sent, each a round trip.
-        with self._errors():
+        with store_errors(self._cluster):
             self._pool = self._cluster.pool_of(key) if self._cluster is not None else client.connection_pool
             self._connection = self._pool.get_connection()
         try:
@@ -245,17 +251,17 @@ class Line:
     def send(self, *commands: Sequence[Any]) -> None:
         self._open += len(commands)
         self.sent += bool(commands)
-        with self._errors():
+        with store_errors(self._cluster):
             self._connection.send_packed_command(self._connection.pack_commands(commands))
 
     def answer(self) -> Any:
-        with self._errors():
+        with store_errors(self._cluster):
             return self._read()
 
     def answers(self, count: int) -> list[Any]:
         """Wait for the next replies. Error replies are returned, not raised, except redirections."""
         replies: list[Any] = []
-        with self._errors():
+        with store_errors(self._cluster):
             for _ in range(count):
                 try:
                     replies.append(self._read())
@@ -273,16 +279,6 @@ class Line:
             if is_missing(error):  # Nothing was written; a retry finds the library.
                 _load(self._client)
             raise
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """As `store_errors`. After a redirection or a lost connection, the next one reads the slot table again."""
-        try:
-            yield
-        except (redis.RedisError, RedisClusterException) as error:
-            if self._cluster is not None and isinstance(error, AWAY):
-                self._cluster.outdated = True
-            raise _ours(error) from error
 
     def close(self) -> None:
         """Return the connection to the pool; disconnect it if replies are outstanding, so that no one reads them."""

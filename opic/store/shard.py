@@ -53,6 +53,7 @@ class Shard:
     def __init__(self, client: Client, keys: Keys, rules: CrawlRules, secret: bytes, shards: int = 1) -> None:
         """Use `open` instead: it checks that the store matches. `shards` is the number of shards of the crawl."""
         self.client, self.keys, self.rules, self.shards = client, keys, rules, shards
+        self.number = keys.shard
         self.secret = secret
         self.run_id: bytes | None = None  # Run id of the server when the shard's writer last checked it.
         self.durability = Durability()
@@ -61,10 +62,6 @@ class Shard:
         self.restored = ""  # The backup that it was restored from, if any.
         self.era = ""  # Changes with each restored backup.
         self.lineage = ""  # The migration that made the crawl, if any: tokens of leases differ by it.
-
-    @property
-    def number(self) -> int:
-        return self.keys.shard
 
     @property
     def minted(self) -> int:
