@@ -256,7 +256,9 @@ class _Loop:
         batches, began = self._source.poll(IDLE_SECONDS), time.monotonic()
         self._check_room()
         for some in _together(batches, self._events_max):
-            for taken in self._positions.apply(some, self._stepped):
+            current = [taken for taken in some if self._positions.holds(taken.partition, taken.since)]
+            self._writer.apply_together(current, self._stepped)
+            for taken in current:
                 self._source.done(taken)
                 self.watch.took(taken)
             if stopped():
@@ -319,12 +321,6 @@ class _Positions:
         for partition, offset in self._source.positions().items():
             self.holds(partition, offset)
         self._last = time.monotonic()
-
-    def apply(self, takings: Sequence[Taken], on_step: Callable[[Step], object]) -> list[Taken]:
-        """Apply those records that follow what the store has, and return them; the others are read again."""
-        current = [taken for taken in takings if self.holds(taken.partition, taken.since)]
-        self._writer.apply_together(current, on_step)
-        return current
 
     def holds(self, partition: str, offset: int) -> bool:
         """Return whether the store has all records below an offset; if not, read from its resume point again."""

@@ -54,15 +54,16 @@ class HostTable:
 
     def domains_with(self, names: Sequence[str]) -> Int32s:
         """Return `domains` followed by the domain numbers that new hosts would get; new domains get new numbers."""
+        domains = self._domain[: len(self.names)]
         if not names:
-            return self.domains
+            return domains
         new: dict[str, int] = {}
         known, first = self._domain_number, len(self._domain_number)
         numbers = [
             known[domain] if domain in known else new.setdefault(domain, first + len(new))
             for domain in map(registered_domain, names)
         ]
-        return np.concatenate((self.domains, np.array(numbers, np.int32)))
+        return np.concatenate((domains, np.array(numbers, np.int32)))
 
     def canonical_urls(
         self, texts: Sequence[str], bytes_max: int, normalization: Normalization = PLAIN

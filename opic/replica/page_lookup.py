@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from opic.arrays import Int64s, Uint64s, distinct
 from opic.model.cash import CrawlRules, Flag
 from opic.model.events import CheckedEvent, EventLimits, Outcome
+from opic.model.transfer import NO_NUMBERS
 from opic.replica.fingerprints import Fingerprints
 from opic.replica.host_limit import REFUSED, HostPageCounts, NewPages, refuse_links
 from opic.replica.index import in_order
@@ -80,6 +81,7 @@ class PageLookup:
         """Find the ids of all URLs; new pages get the next ids, in order of first appearance."""
         raw: list[str] = []  # Each event's own URL or its seeds, and its links.
         ends: list[int] = []  # End of each event's part of `raw`.
+        self.forgotten = NO_NUMBERS
         for event, repeat in zip(events, repeats, strict=True):
             if repeat:
                 pass
@@ -88,7 +90,9 @@ class PageLookup:
                 raw += event.links
             elif event.transfer is not None:
                 raw += event.transfer.urls
-            elif event.outcome is not Outcome.FORGET:  # That makes no page known.
+            elif event.outcome is Outcome.FORGET:  # It stands alone, and makes no page known.
+                self.forgotten = self._to_forget(event)
+            else:
                 raw += event.seeds
             ends.append(len(raw))
         self.ends = np.array(ends, np.int64)
@@ -97,7 +101,7 @@ class PageLookup:
         self.ids = ids = replica.index.find(fingerprints)
         self.looked_up, self.new_urls = len(raw), list[str]()
         self.new_fingerprints: Uint64s = np.empty(0, np.uint64)
-        self.forgotten, self.again = self._to_forget(events), dict[int, str]()
+        self.again = dict[int, str]()
         missing = np.flatnonzero(ids < 0)
         if replica.books.forgotten:
             self._note_forgotten(ids, raw)
@@ -120,15 +124,12 @@ class PageLookup:
         replica.columns.host[self.first : self.first + count] = numbers
         self.new_hosts = numbers
 
-    def _to_forget(self, events: Sequence[CheckedEvent]) -> Int64s:
-        """Return the ids of the pages that an event forgets, which stands alone."""
-        context, replica = self.context, self.context.replica
-        forgetting = next((event for event in events if event.outcome is Outcome.FORGET), None)
-        if forgetting is None or not forgetting.seeds:
-            return np.empty(0, np.int64)
-        pages = replica.find(context.fingerprints.hash_strings(forgetting.seeds))
+    def _to_forget(self, event: CheckedEvent) -> Int64s:
+        """Return the ids of the pages that an event forgets."""
+        replica = self.context.replica
+        pages = replica.find(self.context.fingerprints.hash_strings(event.seeds))
         pages = pages[pages >= 0]
-        return pages[replica.may_expire(pages)] if forgetting.expires else pages
+        return pages[replica.may_expire(pages)] if event.expires else pages
 
     def _resolve_missing(self, raw: Sequence[str], fingerprints: Uint64s, missing: Int64s) -> Int64s:
         """Find the ids of strings that do not equal a known URL; return the first position of each new page."""

@@ -42,7 +42,7 @@ class StateChanges:
         replica = context.replica
         self.classes, self._defined = replica.classes, False
         self._rules, self._named, self._books, self._held, self._moved = context.rules, named, books, batch_pages, moved
-        self._floor = pool_floor(context.rules.minted, replica.shard, context.shards)
+        self._shard, self._shards = replica.shard, context.shards
         self._before = {page.id: page.state for page in batch_pages.values()}
         self._gone: dict[int, BatchPage] = {}
         self._again: dict[int, str] = {}
@@ -162,7 +162,8 @@ class StateChanges:
         """Put a page into the class of its URL and tags, if the pool can pay for it."""
         slot, tagged = self.classes.slot_of(url, tags)
         live, opened = not page.state & GONE, bool(page.state & OPEN)
-        if slot == page.slot or self._books.reclass(page.slot, slot, live=live, opened=opened, floor=self._floor):
+        floor = pool_floor(self._rules.minted, self._shard, self._shards)
+        if slot == page.slot or self._books.reclass(page.slot, slot, live=live, opened=opened, floor=floor):
             page.state = page.state & ~(CLASS_BITS | TAGGED) | slot | (TAGGED if tagged else 0)
 
     def effect_fields(self) -> dict[str, Any]:
