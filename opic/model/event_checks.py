@@ -249,7 +249,7 @@ def decode_events(partition: str, record: Record, limits: EventLimits) -> Sequen
     A bad event of an array becomes a dead letter, with its own value. An array as a whole does if it is not
     well-formed, is empty, or is over the limits of a record.
     """
-    if is_own(partition) or not record.packed:
+    if not record.packed or is_own(partition):
         return (decode_record(partition, record, limits),)
     try:
         return _decode_array(partition, record, limits)

@@ -260,6 +260,7 @@ def _decoders(kind: Any) -> _Decoders:
 
 _event, _any_event, _names, _page = map(_decoders, (CrawlEvent, _AnyEvent, dict[str, msgspec.Raw], _Named))
 _seeds_from_msgpack = msgspec.msgpack.Decoder(list[str] | SeedList).decode
+_utf_8: _Decoders = (bytes.decode, bytes.decode)
 _array, _raw, _raw_array = map(_decoders, (list[CrawlEvent], msgspec.Raw, list[msgspec.Raw]))
 # One encoder, by the names of what it encodes.
 _encode = encode_crawl_event = encode_ids = encode_forgotten = msgspec.msgpack.Encoder().encode
@@ -376,8 +377,8 @@ def raw_events(value: bytes, *, packed: bool, array: bool) -> Iterable[bytes]:
     """
     wanted = "array of events" if array else "event"
     if not packed and not value.isascii():
-        _decoded(bytes.decode, value, wanted)
-    raw = _decoded((_raw_array if array else _raw)[packed], value, wanted)
+        _decode(value, _utf_8, wanted)
+    raw = _decode(value, _raw_array if array else _raw, wanted, packed=packed)
     return map(bytes, raw if array else (raw,))
 
 
@@ -386,13 +387,9 @@ def _is_packed(value: bytes) -> bool:
     return bool(value) and (0x80 <= value[0] <= 0x9F or 0xDC <= value[0] <= 0xDF)
 
 
-def _decode(value: bytes, decoders: _Decoders) -> Any:
-    return _decoded(decoders[_is_packed(value)], value)
-
-
-def _decoded(decode: Callable[[bytes], Any], value: bytes, wanted: str = "event") -> Any:
+def _decode(value: bytes, decoders: _Decoders, wanted: str = "event", *, packed: bool | None = None) -> Any:
     try:
-        return decode(value)
+        return decoders[_is_packed(value) if packed is None else packed](value)
     except msgspec.ValidationError as error:
         if str(error).startswith(UNKNOWN):
             raise _UnknownField from None
