@@ -44,7 +44,7 @@ from opic.service.backend import Backend
 from opic.service.open_crawls import OpenCrawls
 from opic.service.tokens import Tokens
 from opic.settings import Settings
-from opic.store.shard import books_of, check_known
+from opic.store.shard import check_known
 
 TEXT: Final = "text/plain"
 OPENMETRICS: Final = "application/openmetrics-text"
@@ -316,7 +316,7 @@ class _Seen:
         shards = len(keys)
         stored, tallied, *counted, links = (answers[n * shards :][:shards] for n in range(len(questions)))
         page_leases, page_waits, host_waits, group_waits, addresses = (sum(map(int, counts)) for counts in counted)
-        parts = list(map(books_of, stored))
+        parts = list(map(Books.unflat, stored))
         books = Books.merged(parts, crawl.rules)
         policy, bound = backend.query.default_bound(parts, books)
         bounded = policy in BOUNDED and not crawl.rules.continuous

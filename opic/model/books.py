@@ -343,9 +343,9 @@ class Books:
         return numbers
 
     @classmethod
-    def unflat(cls, numbers: Mapping[str, int]) -> "Books":
-        """Create books from the output of `flat`; missing numbers are 0."""
-        books = cls()
+    def unflat(cls, stored: Mapping[bytes, bytes]) -> "Books":
+        """Create books from the output of `flat` as a hash of the store has it; missing numbers are 0."""
+        books, numbers = cls(), {name.decode(): int(number) for name, number in stored.items()}
         for name in SCALARS:
             setattr(books, name, numbers.get(name, 0))
         for key in numbers.keys() - set(SCALARS):

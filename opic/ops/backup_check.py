@@ -14,7 +14,7 @@ import numpy as np
 
 from opic.errors import SettingsError, StoreDamaged, StoreError
 from opic.ingest.event_log import offsets_of
-from opic.model.books import BooksAudit
+from opic.model.books import Books, BooksAudit
 from opic.model.cash import CrawlRules
 from opic.model.transfer import Transfer, source_of
 from opic.ops.backup_files import LOG_SHARD, SEGMENT, SEGMENTS, file_name, read_values
@@ -25,7 +25,6 @@ from opic.replica.follow import head_of
 from opic.replica.link_segment import unpack_segment
 from opic.replica.replica import Replica
 from opic.replica.stored_links import LIST_FIELDS, LinkList
-from opic.store.shard import books_of
 
 OUTBOX = "out:"
 
@@ -195,7 +194,7 @@ def _check_shard(directory: Path, rules: CrawlRules, number: int, stored: Mappin
         head = head_of([hashes["head"].get(name) for name in (b"lsn", b"digest")])
         if replica.head != head:
             raise StoreDamaged(f"the journal ends at record {replica.head.lsn}, but the shard was at {head.lsn}")
-        if books_of(hashes["books"]) != replica.books:
+        if Books.unflat(hashes["books"]) != replica.books:
             raise StoreDamaged("its totals differ from those of the last record")
         counts = {int(to): int(count) for to, count in hashes.get("sent", {}).items()}
         if counts != {to: count for to, (count, _) in replica.sent.items()}:

@@ -10,7 +10,7 @@ from opic.replica.audit import audit_replica
 from opic.replica.effect import NO_DIGEST, Effect, Head
 from opic.replica.replica import Replica
 from opic.store.connection import store_errors
-from opic.store.shard import Shard, books_of
+from opic.store.shard import Shard
 
 # Outbox entries that an audit recounts at most, about 10 ms. With more in flight, a store rarely stands still.
 ENTRIES_RECOUNTED: Final = 1_000
@@ -78,7 +78,7 @@ class CrawlAudit:
             pipe.hgetall(keys.books)
             pipe.execute_command("XREVRANGE", keys.journal, "+", "-", "COUNT", 1)
             stored, entries = pipe.execute()
-        shown = asdict(books_of(stored))
+        shown = asdict(Books.unflat(stored))
         kept = Effect.unpack(entries[0][1][b"r"]).books if entries else Books.genesis(shard.rules, shard.number)
         return [f"{k} is shown as {shown[k]}, the journal has {n}" for k, n in asdict(kept).items() if shown[k] != n]
 

@@ -10,7 +10,7 @@ from opic.model.crawl_books import payout_due
 from opic.model.transfer import source_of
 from opic.store.connection import Client, ask, store_errors
 from opic.store.durability import Durability
-from opic.store.shard import Shard, books_of
+from opic.store.shard import Shard
 from opic.urls.canonical import host_of, shard_of
 
 
@@ -108,7 +108,7 @@ class CrawlShards:
         return ask(self.client, commands)
 
     def books(self) -> list[Books]:
-        return [books_of(stored) for stored in self.ask([["HGETALL", shard.keys.books] for shard in self.shards])]
+        return [Books.unflat(stored) for stored in self.ask([["HGETALL", shard.keys.books] for shard in self.shards])]
 
     def totals(self) -> Books:
         return Books.merged(self.books(), self.rules)

@@ -10,12 +10,12 @@ from redis.exceptions import NoPermissionError
 
 from opic.errors import BadInput, NotPermitted, Refused, StoreError, StoreMismatch
 from opic.ingest.heartbeats import ALIVE_SECONDS, plain_duration, workers_seen
+from opic.model.books import Books
 from opic.replica import Crawl
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
 from opic.store.recognition import ANEW, MOVED, lost_part, noted_move
 from opic.store.scan import key_names
-from opic.store.shard import books_of
 
 KEYS_A_CALL: Final = 1_000
 CLOSED_HEAD: Final = {"lsn": 0, "digest": b"restoring"}  # A head that no record has: see `Follower`.
@@ -50,7 +50,7 @@ def crawls_of(client: Client) -> list[CrawlSize]:
             with client.pipeline(transaction=False) as pipe:
                 for number in range(shards):
                     pipe.hgetall(Keys(name, number).books)
-                books = [books_of(stored) for stored in pipe.execute()]
+                books = [Books.unflat(stored) for stored in pipe.execute()]
         pages = sum(shard_books.live for shard_books in books), sum(shard_books.open for shard_books in books)
         crawls.append(CrawlSize(name, shards, *pages, (moved or b"").decode().partition(" ")[0]))
     return crawls

@@ -232,7 +232,7 @@ class Shard:
 
     def books(self) -> Books:
         with store_errors():
-            return books_of(self.client.hgetall(self.keys.books))
+            return Books.unflat(self.client.hgetall(self.keys.books))
 
     def next_offset(self, partition: str) -> int:
         """Return the offset of the first record of the partition that has not taken effect. See `offsets_in`."""
@@ -299,10 +299,6 @@ def _rules(meta: Mapping[str, str]) -> CrawlRules:
     kept: dict[str, Any] = {f.name: meta[f.name] for f in fields(CrawlRules)}
     numbers = {name: int(text) for name, text in kept.items() if name not in TEXTS}
     return CrawlRules(**{**kept, **numbers, "inflow": numbers["inflow"] != 0})
-
-
-def books_of(stored: Mapping[bytes, bytes]) -> Books:
-    return Books.unflat({name.decode(): int(number) for name, number in stored.items()})
 
 
 def _flat(part: Mapping[str, int | bool | str]) -> bytes:
