@@ -11,6 +11,7 @@ from opic.errors import StoreError, StoreUnavailable
 from opic.ingest import Writer
 from opic.service.backend import Backend
 from opic.service.embedded import EmbeddedServer, disk_full
+from opic.service.moves import after_moves
 from opic.service.open_crawls import OpenCrawls, settings_of, with_topic_read
 from opic.service.service_file import Address, address_of
 from opic.service.worker_processes import WorkerProcesses
@@ -57,6 +58,7 @@ class EmbeddedService:
             stack.enter_context(self.server.explaining())
             self.backend = Backend(self.settings, self.server.url, create=self._create)
             stack.callback(self._close_backend)
+            self._present = self.backend.settings
             if self._with_worker:
                 self._workers.start(self.settings, self.server.url)
             if self._with_worker and self._answers:
@@ -106,9 +108,21 @@ class EmbeddedService:
         self.backend = backend
         self._workers.follow(self.settings.crawl, backend.settings)
 
+    def _follow_moves(self) -> None:
+        """Let the worker be started again with the crawl that takes the place of this one."""
+        try:
+            present = after_moves(self.backend.crawl.client, self._present)
+        except StoreUnavailable:  # The next look comes soon. If the crawl is in another store, the worker says so.
+            return
+        if present is not self._present:
+            self._present = present
+            self._workers.follow(self.settings.crawl, present)
+
     def _restart_ended(self) -> bool:
         server = self.server.process
         if server is None or server.poll() is None:
+            if self._with_worker and not self._answers:  # Who answers follows moves by itself: see `succeed`.
+                self._follow_moves()
             return self._workers.restart(self.server.url)
         full = disk_full(self.server.data)
         why = f": {full}" if full else f", see the end of {self.server.data / 'store.log'}"

@@ -20,6 +20,11 @@ from ports import free_port
 from processes import Service, children_of, command_of, environment, gone, running, wait_until
 from prometheus_client.parser import text_string_to_metric_families
 
+from opic.migration.migrate import Migration, begin
+from opic.replica import Crawl
+from opic.service.stored_crawls import delete_crawl
+from opic.store import connect
+
 pytestmark = pytest.mark.slow
 
 PROCESSES = 4
@@ -178,3 +183,16 @@ def test_all_processes_answer_for_a_crawl_that_one_makes_until_one_removes_it(tm
             assert removed.status_code == 200, removed.text
             wait_until(lambda: {asked("GET", "news/stats").status_code for _ in range(8)} == {404})
         assert service.said().count("the worker of crawl news ended") == 0
+
+
+def test_worker_goes_on_after_a_move_of_which_nothing_is_left(tmp_path: Path) -> None:
+    with serving(tmp_path, processes=2) as service:
+        seed(service, 1)
+        client = connect(service.store_url())
+        begin(Crawl.open(client, "default", create=False), client, Migration("two", changes={"shards": 2}), print)
+        wait_until(lambda: service.said().count("going on with that one") == 3)  # Both endpoints, and who started them.
+        delete_crawl(client, "default", force=True)
+        client.close()
+        os.kill(service.pids()["worker"], signal.SIGKILL)
+        position = service.post("/v1/events", {"url": "http://h0.example/0"}).json()["position"]
+        wait_until(lambda: service.get("/v1/stats", after=position).json().get("read_pages") == 1)
