@@ -141,10 +141,21 @@ def schemas_of(kinds: Iterable[type[Struct]]) -> Schemas:
     _, schemas = msgspec.json.schema_components(kinds, ref_template=f"{REFERENCE}{{name}}")
     for schema in schemas.values():
         schema["description"] = cleandoc(schema["description"])
-        for field in schema["properties"].values():
+        for name, field in schema["properties"].items():
             if field.get("default", ...) is None:
                 del field["default"]  # To leave a field out and to say null is the same.
+            if (null := field.pop("always", None)) is not None:
+                _always(field, null)
+                schema["required"].append(name)
     return schemas
+
+
+def _always(field: Schemas, null: bool) -> None:
+    """Say that the service always sends a field: without a default, and without null, unless it sends null."""
+    field.pop("default", None)
+    if not null and "anyOf" in field:
+        (part,) = (option for option in field.pop("anyOf") if option != {"type": "null"})
+        field |= part
 
 
 def _operation(row: Described, schemas: Schemas, *, secured: bool) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Struct
 
 from opic.messages.frontier import RevisitSeconds
-from opic.messages.terms import VERSION, AsOf, HostName, Position, about
+from opic.messages.terms import VERSION, AsOf, HostName, Position, about, always
 
 WEIGHT_MAX: Final = 1_000
 PATTERN_BYTES_MAX: Final = 512
@@ -62,7 +62,7 @@ class Classes(Struct, frozen=True):
     classes: list[ClassFound]
     other: Annotated[ClassCounts, about("The pages that are in no class.")]
     as_of: AsOf
-    version: Annotated[str, about(VERSION)]
+    version: Annotated[str | None, always(VERSION)] = None
     reclassified: Annotated[int | None, about("After a change: number of known pages, which are classified again.")] = (
         None
     )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from msgspec import Meta, Struct, defstruct
 
 from opic.messages.hindrances import words
-from opic.messages.terms import AsOf, Share, about
+from opic.messages.terms import AsOf, Share, about, always
 
 REVISIT_SECONDS_MAX: Final = 31_536_000  # A year.
 DELAY_SECONDS_MAX: Final = 86_400
@@ -154,10 +154,10 @@ class Politeness(Struct, frozen=True):
     ]
     as_of: AsOf
     politeness_by: Annotated[
-        Literal["host", "domain", "address"], about("Whose hosts share one delay: OPIC_POLITENESS_BY.")
+        Literal["host", "domain", "address"], always("Whose hosts share one delay: OPIC_POLITENESS_BY.")
     ] = "host"
     host_group: Annotated[
-        HostGroup | None, about("What shares the delay of the host that was asked for; null if none was.")
+        HostGroup | None, always("What shares the delay of the host that was asked for; null if none was.", null=True)
     ] = None
 
 

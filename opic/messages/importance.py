@@ -4,7 +4,19 @@ from typing import Annotated
 
 from msgspec import Struct, field
 
-from opic.messages.terms import AsOf, LoadedAsOf, LoadedAt, LoadedBound, Next, RankAsOf, Share, Window, about
+from opic.messages.terms import (
+    AsOf,
+    LaterAsOf,
+    LoadedAsOf,
+    LoadedAt,
+    LoadedBound,
+    Next,
+    RankAsOf,
+    Share,
+    Window,
+    about,
+    always,
+)  # fmt: skip
 
 
 class Importance(Struct, frozen=True):
@@ -49,7 +61,7 @@ class OneImportance(Importance, frozen=True, kw_only=True):
     """The importance of one page."""
 
     importance: Share
-    as_of: AsOf
+    as_of: LaterAsOf = None
 
 
 class Importances(Struct, frozen=True):
@@ -64,10 +76,11 @@ class TopPage(Importance, frozen=True, kw_only=True):
     """A page and its importance."""
 
     importance: Share
-    policy: Annotated[str, about("The policy of the estimate.")]
+    policy: Annotated[str | None, always("The policy of the estimate.")] = None
     window: Annotated[
-        Window | None, about("The requested window: rounds, or a duration such as 30d; null for the static policy.")
-    ]
+        Window | None,
+        always("The requested window: rounds, or a duration such as 30d; null for the static policy.", null=True),
+    ] = None
 
 
 class Top(Struct, frozen=True):
@@ -150,7 +163,7 @@ class Search(Struct, frozen=True):
     found: Annotated[int, about("How many pages were found; `pages` has the best of them.")]
     looked_at: Annotated[int, about("At how many pages this call looked, in order of first sight.")]
     known_pages: Annotated[int, about("How many there are to look at.")]
-    as_of: AsOf
+    as_of: LaterAsOf = None
     next: Annotated[str | None, about("The value for `after`, if the time was over before the end.")] = None
 
 
@@ -183,8 +196,10 @@ class Inflows(Struct, frozen=True):
         float, about("Importance of the pages outside the domain that were read and have no links.")
     ]
     known_pages: Annotated[int, about("Number of known pages in the whole store.")]
-    policy: Annotated[str, about("static where in-flow is counted; else the policy of the importance that came.")]
-    as_of: AsOf
+    policy: Annotated[str, always("static where in-flow is counted; else the policy of the importance that came.")] = (
+        "static"
+    )
+    as_of: LaterAsOf = None
     next: Next = None
     missing: Annotated[list[str] | None, about("Of a list: its pages that are gone or were never seen.")] = None
     error_bound: Annotated[
@@ -202,7 +217,7 @@ class Inlinks(Struct, frozen=True):
     url: Annotated[str, about("Canonical URL of the page.")]
     inlinks: Annotated[list[str], about("Pages that were read, are not gone, and link to it as last read.")]
     known: Annotated[int, about("How many such pages there are in all.")]
-    as_of: AsOf
+    as_of: LaterAsOf = None
 
 
 class CashParts(Struct, frozen=True):
@@ -272,9 +287,10 @@ class Standing(Struct, frozen=True, kw_only=True):
     order: Annotated[str, about("What orders suggestions; as in the answer to /v1/frontier.")]
     next: Annotated[bool, about("Whether nothing keeps the page from being handed out.")]
     why_not: Annotated[list[str], about("What does, in sentences.")]
-    host_address: Annotated[str | None, about("The host's address, as reported last.")] = None
+    host_address: Annotated[str | None, always("The host's address, as reported last.", null=True)] = None
     host_group: Annotated[
-        str | None, about("What shares the host's delay: an address, or a registered domain; see OPIC_POLITENESS_BY.")
+        str | None,
+        always("What shares the host's delay: an address, or a registered domain; see OPIC_POLITENESS_BY.", null=True),
     ] = None
 
 
@@ -325,7 +341,9 @@ class Explanation(OneImportance, frozen=True, kw_only=True):
     frontier: Annotated[Standing, about("Whether the page is `next`, and if not, why not.")]
     given_by: Annotated[GivenBy | None, about("Who links to it, and what that gives it.")] = None
     expiry: Annotated[PageExpiry | None, about("Where pages are forgotten by a rule.")] = None
-    reasons: Annotated[list[Reason], about("The explanation in sentences.")]
-    depth: Annotated[int | None, about("Number of links from a seed to the page; null if unknown.")]
-    meta: Annotated[dict[str, str], about("The last metadata given for the page.")]
-    excluded: Annotated[bool, about("True if the page was forbidden when it was last fetched; it is not offered.")]
+    reasons: Annotated[list[Reason], always("The explanation in sentences.")] = []
+    depth: Annotated[int | None, always("Number of links from a seed to the page; null if unknown.", null=True)] = None
+    meta: Annotated[dict[str, str], always("The last metadata given for the page.")] = {}
+    excluded: Annotated[bool, always("True if the page was forbidden when it was last fetched; it is not offered.")] = (
+        False
+    )

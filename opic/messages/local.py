@@ -2,9 +2,9 @@
 
 from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from opic.messages.terms import about
+from opic.messages.terms import about, always
 
 METHOD_CHARS_MAX: Final = 64
 CHANGES: Final = (
@@ -57,8 +57,8 @@ class LocalRanking(ListFacts, frozen=True, kw_only=True):
 
     domain: str
     pages: list[RankedPage]
-    changes: Annotated[list[LocalChange], about(CHANGES)]
-    expires_at: Annotated[float, about(EXPIRES)]
+    changes: Annotated[list[LocalChange], always(CHANGES)] = field(default_factory=list)
+    expires_at: Annotated[float | None, always(EXPIRES)] = None
 
 
 class RankedDomain(ListFacts, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ class LocalDomains(Struct, frozen=True):
     """The local domains that have a ranked list, newest first."""
 
     domains: list[RankedDomain]
-    as_of: Annotated[float, about("Unix seconds of the answer.")]
+    as_of: Annotated[float | None, always("Unix seconds of the answer.")] = None
 
 
 class LocalListKept(Struct, frozen=True):

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
-from opic.messages.terms import AsOf, LoadedAsOf, LoadedAt, LoadedBound, about
+from opic.messages.terms import AsOf, LoadedAsOf, LoadedAt, LoadedBound, about, always
 
 
 class Audit(Struct, frozen=True):
@@ -48,13 +48,6 @@ class Stats(Struct, frozen=True):
     pool: Annotated[int, about("Grains that the virtual page can still grant, over all shards.")]
     shards: Any
     as_of: AsOf
-    crawl: Annotated[str, about("The crawl that answers,")]
-    store: Annotated[str, about("its store, without a password,")]
-    opic_version: Annotated[str, about("and the version of the service.")]
-    given_up_pages: Annotated[int, about("Pages given up after failed fetches.")]
-    undelivered: Annotated[int, about("Deposits and grants on their way between shards.")]
-    warnings: Annotated[list[str], about("What an operator should see to; see /readyz.")]
-    kept_links: Annotated[Literal["kept", "not kept", "too large"], about("`too large`: for this endpoint.")]
     policy: Annotated[str | None, about("The default policy: that of importance in all answers that name none.")] = None
     error_bound: Annotated[
         float | None,
@@ -63,6 +56,10 @@ class Stats(Struct, frozen=True):
             "graph; absent if unknown."
         ),
     ] = None
+    crawl: Annotated[str, always("The crawl that answers,")] = ""
+    store: Annotated[str, always("its store, without a password,")] = ""
+    opic_version: Annotated[str, always("and the version of the service.")] = ""
+    given_up_pages: Annotated[int | None, always("Pages given up after failed fetches.")] = None
     scope: Annotated[str | None, about("Only pages of these may be offered, OPIC_SCOPE; absent without a scope.")] = (
         None
     )
@@ -75,6 +72,11 @@ class Stats(Struct, frozen=True):
     loaded_error_bound: LoadedBound = None
     loaded_pages: Annotated[int | None, about("Known pages that were in the file that was loaded.")] = None
     expiry: Annotated[ExpiryStanding | None, about("Where pages are forgotten by a rule, OPIC_EXPIRE_BELOW.")] = None
+    undelivered: Annotated[int | None, always("Deposits and grants on their way between shards.")] = None
+    warnings: Annotated[list[str], always("What an operator should see to; see /readyz.")] = []
+    kept_links: Annotated[
+        Literal["kept", "not kept", "too large"] | None, always("`too large`: for this endpoint.")
+    ] = None
     granted_rounds: Annotated[
         float | None,
         about("Number of grants that a page of weight 1 has received so far; absent under OPIC_VIRTUAL=continuous."),
@@ -102,11 +104,12 @@ class CurvePoint(SeriesEntry, frozen=True):
     unspent: Annotated[int, about("Grains on read pages that are not spent yet; their ratio to the clock tends to 0.")]
     error_bound: Annotated[
         float | None,
-        about(
+        always(
             "Upper bound on the L1 distance of importance, by the default policy then, from exact PageRank; null if "
-            "unknown."
+            "unknown.",
+            null=True,
         ),
-    ]
+    ] = None
 
 
 class PagesAt(Struct, frozen=True):
@@ -144,8 +147,8 @@ class Series(Struct, frozen=True):
         about("Sixteen points for each doubling of the rounds, recorded while an endpoint was running."),
     ]
     as_of: AsOf
-    progress: Annotated[list[PagesAt], about("Counts of pages at the same points.")]
-    forecast: Annotated[Forecast, about("When the crawl ends.")]
+    progress: Annotated[list[PagesAt], always("Counts of pages at the same points.")] = []
+    forecast: Annotated[Forecast | None, always("When the crawl ends.")] = None
 
 
 class DeadLetter(Struct, frozen=True):
@@ -159,7 +162,7 @@ class DeadLetter(Struct, frozen=True):
     value: Annotated[str, about("The first few hundred bytes of the value; bytes that are not text are escaped.")]
     value_bytes: Annotated[int, about("Size of the whole value in bytes.")]
     at: Annotated[float, about("Time when it became a dead letter, in Unix seconds.")]
-    replayed: Annotated[bool, about("True if it was published again.")]
+    replayed: Annotated[bool, always("True if it was published again.")] = False
     index: Annotated[int | None, about("Its place in the array of events that its record has; null without one.")] = (
         None
     )
@@ -179,7 +182,7 @@ class StoredCrawl(Struct, frozen=True):
     shards: int
     known_pages: Annotated[int, about("0 while a backup is restored into it, or another crawl is moved to it.")]
     read_pages: int
-    open: Annotated[bool, about("Whether this endpoint has it open.")]
+    open: Annotated[bool, always("Whether this endpoint has it open.")] = False
     moved_to: Annotated[str | None, about("The crawl that took its place, to which the name leads.")] = None
 
 

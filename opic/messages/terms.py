@@ -37,6 +37,16 @@ def about(description: str, **terms: Any) -> Meta:
     return Meta(description=description, **terms)
 
 
+def always(description: str, *, null: bool = False) -> Meta:
+    """Describe a field that the service always sends. Older ones did not, so it has a default for the client.
+
+    Args:
+        description: of the field.
+        null: whether the service may send null; else that is only what the client puts in its place.
+    """
+    return Meta(description=description, extra_json_schema={"always": null})
+
+
 Position = Annotated[
     str | None,
     about(
@@ -44,6 +54,7 @@ Position = Annotated[
     ),
 ]
 AsOf = Annotated[float, about("Time of the state that this answer shows, in Unix seconds.")]
+LaterAsOf = Annotated[float | None, always("Time of the state that this answer shows, in Unix seconds.")]
 LoadedAt = Annotated[float | None, about("By policy loaded: when importance was loaded, in Unix seconds.")]
 LoadedAsOf = Annotated[
     float | None, about("Of when the graph is that it was computed from, in Unix seconds; null if unknown.")
