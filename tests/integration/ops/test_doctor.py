@@ -22,7 +22,7 @@ from serving import serving
 from opic.api.metrics import Metrics
 from opic.ingest import ShardWriter
 from opic.ingest.event_log import EventLog
-from opic.ingest.heartbeats import ALIVE_SECONDS, BEAT_SECONDS
+from opic.ingest.heartbeats import ALIVE_SECONDS, BEAT_SECONDS, workers_seen
 from opic.ops import doctor as doctor_module
 from opic.ops.doctor import run_checks
 from opic.replica.stored_links import read_list
@@ -32,6 +32,7 @@ from opic.service.standing import StandingService
 from opic.service.tokens import new_token
 from opic.settings import Settings
 from opic.store import Shard
+from opic.store.keys import Keys
 
 START_ONE = "start one with `opic worker`, or see its log"
 
@@ -195,6 +196,7 @@ def test_worker_that_was_just_killed_is_found_if_an_event_waits(valkey: Server, 
         try:
             curls.post(f"{url}/v1/events", json={"url": "http://a.example/"}).raise_for_status()
             wait_until(lambda: curls.get(f"{url}/v1/stats").json()["read_pages"] == 1)
+            wait_until(lambda: workers_seen(valkey.client(), Keys("just-killed", 0)).alive)  # It tells after its step.
         finally:
             worker.process.kill()
             worker.process.wait()
