@@ -5,9 +5,9 @@ answered, and its time counts from when it was due. The crawl is moved from one 
 medians of the runs; those of the worst run end with `_max`. Checked in the end: every accepted event took effect once,
 no page was leased twice, the books balance.
 
-With `--kills`, the process of the move is killed at random moments instead, so many times, and what it began is ended
-by `--resume` or `--abort`, half of which are killed too. The books are looked at each time; a crawl that was moved is
-removed. SIGTERM ends it early, with a result.
+With `--kills N`, moves are killed at random moments instead of timed, N times in all. `--resume` or `--abort` then end
+what the killed process began; half of these commands are killed too. After each, the books are checked. A crawl that
+was moved is removed. SIGTERM ends the run early, with a result.
 """
 
 import argparse
@@ -175,7 +175,7 @@ class Killer:
         """Nothing is moved yet."""
         self._environment, self._client, self._random = one._environment, one.backend.crawl.client, random.Random(seed)
         self._name, self._left, self._moves = one.backend.settings.crawl, "", 0
-        # How long it takes a process to begin a move, and a move that nobody kills to end, by the shards it leads to.
+        # Until a process has begun its move, and from there to the end of a move that is not killed, by its shards.
         self.start_seconds, self.seconds = inf, dict[int, float]()
         self.outcomes: Counter[str] = Counter()
 
@@ -280,7 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--traffic", type=float, default=6.0, help="seconds of it before and after each move")
     parser.add_argument("--chain", default="4,1", help="numbers of shards, comma-separated; it begins with one")
     parser.add_argument("--runs", type=int, default=1, help="how often the whole chain is run, on a fresh copy")
-    parser.add_argument("--kills", type=int, default=0, help="kill the moves, so many times, instead of timing them")
+    parser.add_argument("--kills", type=int, default=0, help="kill moves this often, instead of timing them")
     parser.add_argument("--world", type=Path, help="a directory in which the filled store is kept for the next time")
     parser.add_argument("--result", type=Path, help="where the JSON goes")
     args = parser.parse_args(arguments)
@@ -311,7 +311,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def moved(world: World, directory: Path, move: Callable[[Any, str], Awaitable[Any]]) -> Any:
-    """Start the processes on a copy of the world, move the crawl, and check what it has in the end; return the rows."""
+    """Move the crawl of a copy of the world, with all its processes; check it in the end, and return the rows."""
     settings = {"keep_links": True, "host_delay_seconds": 0, "revisit_seconds": 86_400}
     with running(world, directory, **settings) as one:
         url = one.endpoint()

@@ -79,7 +79,7 @@ class Access:
         across origins, browsers send a preflight request (and get 405); but not for a body without a type.
 
         Raises:
-            Problem: the name in Host is none of ours, or Origin names another site.
+            Problem: Host names another machine, or Origin another site.
         """
         host = header(request, b"host")
         if host is not None and self._hosts is not None and not _is_ours(host, self._hosts):

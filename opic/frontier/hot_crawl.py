@@ -244,7 +244,7 @@ class HotCrawl:
             if hot is None or not (hot.group_changes or self.groups.by == BY_DOMAIN):
                 continue
             with hot.replica.lock:
-                if self._current(shard) is None:  # It is made anew before the next choice.
+                if self._current(shard) is None:  # The next choice makes a new one.
                     continue
                 told, hot.group_changes = hot.group_changes, []
                 if len(hosts := self.groups.note_domains(shard)):

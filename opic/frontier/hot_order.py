@@ -210,7 +210,7 @@ class HotOrder:
             self.revisit_timers.add(ids[new], until[new])
         else:
             self.page_timers.add(ids, until)
-        if not timed and kind == LEASED:  # They count as leased, whatever else holds them back.
+        if not timed and kind == LEASED:  # Leased pages count as such, whatever else holds them back.
             self.counts.put(ids, np.uint8(2 * LEASED) | (self.counts.code[ids] & np.uint8(1)), self.columns.host[ids])
         else:
             self.changed(ids)

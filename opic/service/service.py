@@ -121,7 +121,7 @@ class EmbeddedService:
     def _restart_ended(self) -> bool:
         server = self.server.process
         if server is None or server.poll() is None:
-            if self._with_worker and not self._answers:  # Who answers follows moves by itself: see `succeed`.
+            if self._with_worker and not self._answers:  # One that answers hears of moves in `succeed`.
                 self._follow_moves()
             return self._workers.restart(self.server.url)
         full = disk_full(self.server.data)
